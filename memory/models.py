@@ -1,0 +1,274 @@
+"""The nouns of the memory: Scope, MemoryEntry, MemoryEvent, Fact, Passage, ConversationContext, MemorySettings.
+
+Everything is immutable and validated when made. ``to_dict``/``from_dict`` are the one serialised form; it carries
+a version, and older versions load. Above: ports, service, stores. Below: errors, limits.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+
+from memory.errors import EntryTooLarge, InvalidEntry
+from memory.limits import (
+    DISPLAY_NAME_CHARS_MAX,
+    ENTRY_CONTENT_BYTES_MAX,
+    EVENT_DATA_BYTES_MAX,
+    ID_CHARS_MAX,
+    LANGUAGE_CHARS_MAX,
+)
+
+FORMAT_VERSION = 1
+
+Role = Literal["user", "assistant", "system"]
+Mode = Literal["voice", "text"]
+
+# C0 and C1 controls but tab, newline, carriage return: no speech or keyboard makes them, terminals and logs obey them.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+
+def clean_text(text: str) -> str:
+    """``text`` without control characters; a lone surrogate, which no UTF-8 can hold, becomes U+FFFD."""
+    return _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", _CONTROLS.sub("", text))
+
+
+def new_id(timestamp_ms: int | None = None) -> str:
+    """A UUIDv7 (RFC 9562, 5.7): 48 bits of milliseconds, then random bits; later ids sort after earlier ones."""
+    milliseconds = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+    value = (milliseconds & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10))
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))
+
+
+def _aware(value: object) -> object:
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        # The seeds' samples use utcnow(): a naive time is taken as UTC.
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return value
+
+
+def _cleaned(value: object) -> object:
+    return clean_text(value) if isinstance(value, str) else value
+
+
+Timestamp = Annotated[datetime, BeforeValidator(_aware)]
+Identifier = Annotated[str, BeforeValidator(_cleaned), Field(max_length=ID_CHARS_MAX)]
+Language = Annotated[str, BeforeValidator(_cleaned), Field(max_length=LANGUAGE_CHARS_MAX)]
+Text = Annotated[str, BeforeValidator(_cleaned)]
+
+_T = TypeVar("_T", bound="_Model")
+
+
+def _explain(error: ValidationError, noun: str) -> InvalidEntry:
+    # Pydantic's own message quotes the input, which is user content: only field and reason are taken over.
+    faults = error.errors(include_input=False, include_url=False)
+    text = "; ".join(f"{'.'.join(map(str, f['loc'])) or noun}: {_reason(f)}" for f in faults)
+    kind = EntryTooLarge if any("split it" in str(f["msg"]) for f in faults) else InvalidEntry
+    return kind(f"This {noun} can't be stored. {text}")
+
+
+def _reason(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "literal_error":
+        return f"must be {fault['ctx']['expected']}"
+    return str(fault["msg"]).removeprefix("Value error, ")
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise _explain(error, type(self).__name__) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The serialised form: JSON types only, with its version under ``v``."""
+        return {"v": FORMAT_VERSION, **self.model_dump(mode="json")}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Load ``to_dict``'s form, of this version or an older one; unknown fields of a newer one are dropped.
+
+        Raises:
+            InvalidEntry: a required field is missing or wrong.
+        """
+        return cls(**{key: value for key, value in data.items() if key in cls.model_fields})
+
+
+class Scope(_Model):
+    """Whose memory it is. ``kind='session'``: nobody is known, and the memory ends with that session.
+
+    Two scopes share memory exactly when all four fields are equal.
+    """
+
+    org_id: Identifier = Field(min_length=1)
+    agent_id: Identifier = Field(min_length=1)
+    user_id: Identifier = Field(min_length=1)
+    kind: Literal["user", "session"] = "user"
+
+    @field_validator("org_id", "agent_id", "user_id", mode="before")
+    @classmethod
+    def _no_controls(cls, value: object) -> object:
+        # Cleaning an id could make two ids meet, so an unclean one is refused.
+        if isinstance(value, str) and clean_text(value) != value:
+            raise ValueError("holds control characters or lone surrogates; ids must be plain text")
+        return value
+
+
+class MemoryEntry(_Model):
+    """One turn: what one speaker said or typed, as it was said.
+
+    ``role``, ``content``, ``mode`` and ``language`` are enough to make one. ``content`` of an assistant's
+    interrupted reply is the part the caller heard. ``latency_ms``: end of the user's speech to first audio.
+    """
+
+    id: Identifier = Field(default_factory=new_id, min_length=1)
+    session_id: Identifier = ""
+    user_id: Identifier = ""
+    timestamp: Timestamp = Field(default_factory=lambda: datetime.now(UTC))
+
+    role: Role
+    content: Text
+    mode: Mode
+    name: Annotated[str, BeforeValidator(_cleaned)] | None = Field(default=None, max_length=DISPLAY_NAME_CHARS_MAX)
+
+    language: Language = ""
+    detected_language: Language = ""
+    language_switched: bool = False
+
+    retrieved_passages: tuple[Text, ...] = ()
+    sources: tuple[dict[str, Any], ...] = ()
+
+    latency_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    interrupted: bool = False
+    transcript_confidence: float | None = Field(default=None, ge=0, le=1)
+    degradations: tuple[str, ...] = ()
+    redactions: int = Field(default=0, ge=0)
+    phi_detected: bool = False
+
+    @field_validator("content")
+    @classmethod
+    def _speakable(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("is blank; a turn without words is not stored")
+        size = len(value.encode())
+        if size > ENTRY_CONTENT_BYTES_MAX:
+            raise ValueError(f"has {size} bytes, {ENTRY_CONTENT_BYTES_MAX} at most; split it into several turns")
+        return value
+
+    def with_(self, **changes: Any) -> Self:
+        """A copy with ``changes``, validated."""
+        return type(self)(**{**self._fields(), **changes})
+
+    def _fields(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in type(self).model_fields}
+
+
+class MemoryEvent(_Model):
+    """Something that happened in a session, such as ``mode_switch`` or ``language_switch``.
+
+    ``event["from_language"]`` reads ``data``, as the format's users are used to.
+    """
+
+    id: Identifier = Field(default_factory=new_id, min_length=1)
+    session_id: Identifier = ""
+    user_id: Identifier = ""
+    timestamp: Timestamp = Field(default_factory=lambda: datetime.now(UTC))
+    event_type: Identifier = Field(min_length=1)
+    data: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("data")
+    @classmethod
+    def _bounded(cls, value: dict[str, Any]) -> dict[str, Any]:
+        size = len(repr(value).encode(errors="replace"))
+        if size > EVENT_DATA_BYTES_MAX:
+            raise ValueError(f"has {size} bytes, {EVENT_DATA_BYTES_MAX} at most")
+        return value
+
+    def __getitem__(self, key: str) -> Any:
+        return self.data[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.data.get(key, default)
+
+
+Record = MemoryEntry | MemoryEvent
+
+
+def record_from_dict(data: Mapping[str, Any]) -> Record:
+    """Load an entry or an event, whichever ``data`` is."""
+    return MemoryEvent.from_dict(data) if "event_type" in data else MemoryEntry.from_dict(data)
+
+
+class Fact(_Model):
+    """A statement about the user, with its validity in time and the turns it comes from."""
+
+    id: Identifier = Field(default_factory=new_id)
+    text: Text = Field(min_length=1)
+    category: str = ""
+    valid_at: Timestamp | None = None
+    invalid_at: Timestamp | None = None
+    sources: tuple[Identifier, ...] = ()
+
+
+class Passage(_Model):
+    """A remembered turn that bears on a query, best first in a list of them."""
+
+    id: Identifier
+    session_id: Identifier
+    timestamp: Timestamp
+    role: Role
+    text: Text
+    mode: Mode = "voice"
+    language: Language = ""
+    name: str | None = None
+    score: float = 0.0
+
+
+class Recall(_Model):
+    """What came back for one query. ``degraded`` names what was missing, such as ``vectors`` or ``host``."""
+
+    passages: tuple[Passage, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    degraded: tuple[str, ...] = ()
+    elapsed_ms: float = 0.0
+
+
+class ConversationContext(_Model):
+    """What a session looks like to the next LLM call: messages oldest first, newest last."""
+
+    session_id: Identifier
+    messages: tuple[MemoryEntry, ...] = ()
+    language: Language = ""
+    language_events: tuple[MemoryEvent, ...] = ()
+    mode: Mode | None = None
+    retrieved_passages: tuple[Text, ...] = ()
+    sources: tuple[dict[str, Any], ...] = ()
+
+
+class MemorySettings(_Model):
+    """A user's own choices about memory and privacy. ``retention_days`` -1: kept until deleted."""
+
+    enabled: bool = True
+    retention_days: int = Field(default=30, ge=-1)
+    cross_session: bool = True
+    save_voice_transcripts: bool = True
+    save_rag_context: bool = True
+    anonymize_phi: bool = True
+
+
+def in_order(records: Iterable[_T]) -> list[_T]:
+    """``records`` by when they were said; equal times keep their order."""
+    return sorted(records, key=lambda record: getattr(record, "timestamp"))  # noqa: B009 - not on every model

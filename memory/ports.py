@@ -125,7 +125,7 @@ class LogSlice:
 class TurnLog(Protocol):
     """The durable log of each user, until the archive has confirmed it.
 
-    Positions are strings that only this log orders; later appends have later positions, also across a restart.
+    Positions are strings that sort: a later append has a greater position, also across a restart. "" sorts first.
     """
 
     async def pending(self, *, limit: int) -> list[Scope]:
@@ -133,7 +133,11 @@ class TurnLog(Protocol):
         ...
 
     async def read(self, scope: Scope, *, after: str, limit: int) -> LogSlice:
-        """Records later than ``after`` ("" = from the start of what is there). Never creates anything."""
+        """Records later than ``after`` ("" = from the start of what is there). Never creates anything.
+
+        ``limit`` 0 gives ``last`` and ``epoch`` alone. A reader whose own position is not the first record's
+        ``previous`` (or, without records, not ``last``) has missed some that were trimmed: the archive has them.
+        """
         ...
 
     async def confirm(self, scope: Scope, *, through: str) -> None:
@@ -181,18 +185,26 @@ class ArchiveStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What to erase of one scope: one session, everything said since a time, or all of it."""
+    """What to erase of one scope: one session, everything said since a time, or all of it.
+
+    ``through`` is the log's ``last`` when the erasure was asked for: what is appended later is not meant. An archive
+    remembers the selection, so that a record of it that is still on its way is never stored afterwards.
+    """
 
     what: Literal["session", "since", "all"]
     session_id: str | None = None
     since: datetime | None = None
+    through: str = ""
 
 
 class Erasable(Protocol):
     """A store that can forget. When ``erase`` returns, no read of this store gives the data any more."""
 
     async def erase(self, scope: Scope, selection: Selection) -> int:
-        """Erase; returns how many entries and events went. Idempotent; 0 says that nothing was there."""
+        """Erase; returns how many entries and events went. Idempotent; 0 says that nothing was there.
+
+        A log counts its ``epoch`` up, also for 0.
+        """
         ...
 
 

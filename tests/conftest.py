@@ -24,7 +24,9 @@ def data_dir() -> Iterator[Path]:
 def clean_environment(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
     """No setting of the machine reaches a test; whatever opens the default stores does so in ``data_dir``."""
     for name in list(os.environ):
-        if name.startswith(("MEMORY_", "AGENT_", "REDIS_", "DATABASE_", "FALKORDB_", "GRAPHITI_", "LIVEKIT_", "OPENAI_")):
+        if name.startswith(
+            ("MEMORY_", "AGENT_", "REDIS_", "DATABASE_", "FALKORDB_", "GRAPHITI_", "LIVEKIT_", "OPENAI_")
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("VOICEASSIST_DATA_DIR", str(data_dir))
     monkeypatch.setenv("MEMORY_HOST_IDLE_SECONDS", "0.5")

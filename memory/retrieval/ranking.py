@@ -1,0 +1,147 @@
+"""How turns are ranked for a query: keywords with their neighbourhood, vectors, and what is known of talk.
+
+Above: index. Below: bm25 (postings), neighbours (links), vectors (cosines). Pure functions over arrays.
+
+Terms: B, keywords: per query term the best of a turn's own weight and part of its neighbours', summed, scaled to
+0..1, raised. D, vectors: cosine above the user's mean, scaled to 0..1. X = B + D. Then a turn gains from the turns
+around it, since talk spreads a fact over question and answer; a turn that only asks loses; a longer one gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memory.retrieval.bm25 import Posting
+from memory.retrieval.dates import Period
+from memory.retrieval.neighbours import Links
+
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The ranking's parameters."""
+
+    near: float = 0.5  # of a term's weight, for the turns next to the one that has it
+    near2: float = 0.25  # for those two away
+    keyword_power: float = 1.5
+    dense: float = 0.8
+    beside: float = 0.5  # of the better neighbour's X
+    beside2: float = 0.3
+    answer: float = 1.5  # the turn before asked: what it matched is answered here
+    asking: float = 0.8  # a turn that ends in a question rarely holds the answer
+    speaker: float = 1.2  # said by the one person the query names
+    length: float = 0.15
+    length_max: float = 4.0  # of ln(1 + words)
+    time: float = 0.3  # the query asks when, and the turn tells a time
+    date: float = 0.5  # said on a day the query names; fades over `date_days`
+    date_days: float = 15.0
+
+
+WEIGHTS = Weights()
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What the ranking knows of every turn, as arrays of one length."""
+
+    times: NDArray[np.float64]  # epoch seconds
+    asks: NDArray[np.bool_]  # ends in a question
+    tells_time: NDArray[np.bool_]
+    log_words: Scores  # ln(1 + words)
+    links: Links
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a query asks for besides its words."""
+
+    when: bool = False
+    periods: tuple[Period, ...] = ()
+    speaker: NDArray[np.bool_] | None = None  # turns by the one person named
+
+
+def keyword_scores(postings: Iterable[tuple[Posting, int]], turns: Turns, weights: Weights) -> Scores:
+    """BM25 summed over terms (given with how often the query says them), each spread over its neighbourhood."""
+    n, links = len(turns.times), turns.links
+    total, one = np.zeros(n + 1, np.float32), np.zeros(n + 1, np.float32)  # the spare one takes what has no neighbour
+    spread = ((links.before, weights.near), (links.after, weights.near))
+    spread += ((links.before2, weights.near2), (links.after2, weights.near2))
+    for posting, count in postings:
+        where, value = posting.turns, posting.weights
+        one[where] = value
+        touched = [where]
+        for link, share in spread:
+            beside = link[where]
+            one[beside] = np.maximum(one[beside], value * np.float32(share))
+            touched.append(beside)
+        if len(where) * 5 > n:
+            total += one * np.float32(count)
+            one[:] = 0
+        else:
+            for places in touched:
+                total[places] += one[places] * np.float32(count)
+                one[places] = 0
+    return total[:n]
+
+
+def combine(keywords: Scores, cosines: Scores | None, present: NDArray[np.bool_] | None, weights: Weights) -> Scores:
+    """X of every turn from its keyword score and, where there are vectors, its cosine."""
+    combined = _raised(keywords, weights.keyword_power)
+    if cosines is not None and present is not None and present.any():
+        known = cosines if present.all() else cosines[present]
+        above = np.maximum(cosines - np.float32(known.mean()), 0)
+        above[~present] = 0
+        combined += above * np.float32(weights.dense / max(float(above.max()), 1e-9))
+    return combined
+
+
+def _raised(scores: Scores, power: float) -> Scores:
+    low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 0.0)
+    if high <= low:
+        # Every turn matches alike: with one turn, or a word that is everywhere, min-max would hide the match.
+        return np.full_like(scores, 1.0 if high > 0 else 0.0)
+    return ((scores - np.float32(low)) / np.float32(high - low)) ** np.float32(power)
+
+
+def in_context(scores: Scores, turns: Turns, wanted: Wanted, weights: Weights) -> Scores:
+    """The final score Y from X: neighbours, questions, speaker, length, time."""
+    links = turns.links
+    spare = np.append(scores, np.float32(0))
+    asked = np.append(turns.asks, False)
+    before = spare[links.before] * np.where(asked[links.before], np.float32(weights.answer), np.float32(1))
+    final = scores + np.float32(weights.beside) * np.maximum(before, spare[links.after])
+    final += np.float32(weights.beside2) * np.maximum(spare[links.before2], spare[links.after2])
+    if wanted.speaker is not None:
+        final *= np.where(wanted.speaker, np.float32(weights.speaker), np.float32(1))
+    final *= np.where(turns.asks, np.float32(weights.asking), np.float32(1))
+    final += np.float32(weights.length) * np.minimum(turns.log_words, np.float32(weights.length_max))
+    if wanted.when:
+        final += np.float32(weights.time) * turns.tells_time
+    if wanted.periods:
+        final += np.float32(weights.date) * closeness(turns.times, wanted.periods, weights.date_days)
+    return final
+
+
+def closeness(times: NDArray[np.float64], periods: Iterable[Period], days: float) -> Scores:
+    """1 within a named period, fading to 0 over ``days`` around it; the best of several periods."""
+    best = np.zeros(len(times), np.float32)
+    for period in periods:
+        away = np.maximum(np.maximum(period.start - times, times - period.end), 0) / (days * 86_400)
+        np.maximum(best, 1 - away, out=best, casting="same_kind")
+    return best
+
+
+def best(scores: Scores, k: int) -> NDArray[np.intp]:
+    """Positions of the ``k`` greatest finite scores, best first; equal ones in the order of the turns."""
+    order = np.argsort(-scores, kind="stable") if len(scores) <= k else _top(scores, k)
+    return order[np.isfinite(scores[order])]
+
+
+def _top(scores: Scores, k: int) -> NDArray[np.intp]:
+    top = np.argpartition(-scores, k - 1)[:k]
+    return top[np.lexsort((top, -scores[top]))]

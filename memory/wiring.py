@@ -1,0 +1,157 @@
+"""Where adapters are chosen: settings in, opened stores out. The only module that knows both ports and adapters.
+
+Adapters are imported when they are opened, so that a call's job process never pays for SQL, models or indexes.
+Above: service, plugin, cli. Below: retrieval, stores, providers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from memory.clock import Clock, SystemClock
+from memory.datadir import prepare
+from memory.hosting import HostSpec, HostUse
+from memory.ports import ArchiveStore, Embedder, Erasable, Retriever, SessionStore, TurnLog
+from memory.settings import Settings
+
+RECALL_HOST = "recall"
+
+
+class Sessions(SessionStore, TurnLog, Erasable, Protocol):
+    """The session store, which is the log's writer as well."""
+
+
+class Archive(ArchiveStore, Erasable, Protocol):
+    """The archive, which can forget."""
+
+
+class Recalls(Retriever, Erasable, Protocol):
+    """A retriever, which drops what it holds of a user when told to."""
+
+
+@dataclass
+class Backend:
+    """The opened stores of one event loop. ``archive()`` opens on first use: most processes never need SQL."""
+
+    sessions: Sessions
+    retriever: Recalls | None
+    open_archive: Callable[[], Awaitable[Archive]]
+    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    _archive: Archive | None = None
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def archive(self) -> Archive:
+        async with self._opening:
+            if self._archive is None:
+                self._archive = await self.open_archive()
+        return self._archive
+
+    async def aclose(self) -> None:
+        """Close everything, last opened first. Idempotent."""
+        while self.closers:
+            await self.closers.pop()()
+
+
+async def open_backend(settings: Settings) -> Backend:
+    """Open the stores that ``settings`` name: Redis by URL or the embedded server, and the recall host's client.
+
+    Raises:
+        DataDirectoryUnusable, DataTooNew, EmbeddedServerUnavailable: with what to do.
+        StoreUnavailable: Redis is away.
+    """
+    await asyncio.to_thread(prepare, settings.data_dir)
+    closers: list[Callable[[], Awaitable[None]]] = []
+    sessions = await open_sessions(settings, closers)
+
+    async def archive() -> Archive:
+        return await open_archive(settings, closers)
+
+    return Backend(sessions, open_retriever(settings, closers), archive, closers)
+
+
+async def open_sessions(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Sessions:
+    """Redis by URL, or the embedded server, started if need be and held until closed."""
+    from memory.stores.redis import RedisSessionStore
+
+    url = redis_url(settings)
+    if url is not None:
+        store = await RedisSessionStore.connect(url)
+    else:
+        from memory.stores.embedded import EmbeddedServer
+
+        server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
+        closers.append(server.aclose)
+        store = await RedisSessionStore.connect(await server.ensure(), on_lost=server.ensure)
+    closers.append(store.aclose)
+    return store
+
+
+async def open_archive(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Archive:
+    """The SQL archive, migrated to this version's schema."""
+    from memory.stores.sql import SqlArchive
+
+    archive = await SqlArchive.open(database_url(settings))
+    closers.append(archive.aclose)
+    return archive
+
+
+def open_retriever(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Recalls:
+    """A thin client of the data directory's recall host; connects on first use."""
+    from memory.retrieval.client import HostRetriever
+
+    retriever = HostRetriever(HostUse(recall_host(settings)))
+    closers.append(retriever.aclose)
+    return retriever
+
+
+def recall_host(settings: Settings) -> HostSpec:
+    """How this data directory's recall host is run and found."""
+    return HostSpec.module(RECALL_HOST, settings.data_dir, "memory", "host")
+
+
+def open_embedder(settings: Settings) -> Embedder | None:
+    """The local embedder, or ``None`` where settings say so.
+
+    Raises:
+        EmbedderUnavailable: a part of it is missing; the message says which and how to install it.
+    """
+    if settings.embedder == "none":
+        return None
+    from memory.providers.embedders import LocalEmbedder
+
+    return LocalEmbedder(data_dir=settings.data_dir)
+
+
+def in_memory_backend(*, embedder: Embedder | None = None, clock: Clock | None = None) -> Backend:
+    """Stores and index in this process, gone with it: for tests and for trying out. Same contracts as the real ones."""
+    from memory.retrieval.engine import RecallEngine
+    from memory.stores.inmemory import InMemoryArchive, InMemorySessionStore
+
+    clock = clock or SystemClock()
+    sessions, archive = InMemorySessionStore(clock), InMemoryArchive()
+    engine = RecallEngine(log=sessions, archive=archive, embedder=embedder, clock=clock)
+
+    async def opened() -> Archive:
+        return archive
+
+    return Backend(sessions, engine, opened, [engine.aclose])
+
+
+def redis_url(settings: Settings) -> str | None:
+    """The URL of the Redis that settings name, or ``None`` for the embedded server."""
+    if settings.redis_url or not settings.redis_host:
+        return settings.redis_url
+    secret = settings.redis_password
+    password = f":{secret.get_secret_value()}@" if secret else ""
+    return f"redis://{password}{settings.redis_host}:{settings.redis_port}/0"
+
+
+def database_url(settings: Settings) -> str:
+    """The SQLAlchemy URL of the archive, with an async driver."""
+    url = settings.database_url or f"sqlite:///{settings.data_dir / 'memory.db'}"
+    for plain, driver in (("postgres://", "postgresql+asyncpg://"), ("postgresql://", "postgresql+asyncpg://")):
+        url = url.replace(plain, driver, 1) if url.startswith(plain) else url
+    return url.replace("sqlite://", "sqlite+aiosqlite://", 1) if url.startswith("sqlite://") else url

@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import site
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -43,9 +44,12 @@ class HostSpec:
 
     @classmethod
     def module(cls, name: str, data_dir: Path, *words: str) -> Self:
-        """A host that is ``python -m <words>`` of this interpreter."""
-        env = (("VOICEASSIST_DATA_DIR", str(data_dir.absolute())),)
-        return cls(name, data_dir, (sys.executable, "-m", *words), env)
+        """A host that is ``python -m <words>`` of this interpreter.
+
+        The working directory stays out of its module path (``-P``): a user's own ``redis.py`` there is not ours.
+        """
+        env = (("VOICEASSIST_DATA_DIR", str(data_dir.absolute())), *_path_of_checkout())
+        return cls(name, data_dir, (sys.executable, "-P", "-m", *words), env)
 
     def path(self, suffix: str) -> Path:
         return runtime_dir(self.data_dir) / f"{self.name}.{suffix}"
@@ -53,6 +57,15 @@ class HostSpec:
     @property
     def socket(self) -> Path:
         return self.path("sock")
+
+
+def _path_of_checkout() -> tuple[tuple[str, str], ...]:
+    # Installed packages are found anyway; a checkout is found by whoever runs in it, but not by `-P`.
+    root = str(Path(__file__).resolve().parent.parent)
+    if root in site.getsitepackages() or root == site.getusersitepackages():
+        return ()
+    known = os.environ.get("PYTHONPATH")
+    return (("PYTHONPATH", f"{root}{os.pathsep}{known}" if known else root),)
 
 
 class FileLock:

@@ -1,0 +1,75 @@
+"""A PostgreSQL of the test run's own: a cluster in a temporary directory, on a unix socket only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_START_S = 60
+
+
+def binaries() -> Path | None:
+    """The directory of the newest installed PostgreSQL server, or ``None``."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    if not found and (path := shutil.which("initdb")):
+        found = [Path(path).resolve().parent]
+    return max(found, key=lambda path: path.parent.name, default=None)
+
+
+class Postgres:
+    """One running server. ``url()`` is a SQLAlchemy URL of a database; ``kill()`` is SIGKILL of every process of it."""
+
+    def __init__(self, bin_dir: Path, home: Path) -> None:
+        self._bin, self._home, self._data = bin_dir, home, home / "data"
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql+asyncpg://postgres@/{database}?host={self._home}"
+
+    def create_database(self, name: str) -> str:
+        self._run("createdb", "-h", str(self._home), "-U", "postgres", name)
+        return self.url(name)
+
+    def init(self) -> None:
+        self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+
+    def start(self) -> None:
+        options = f"-c listen_addresses='' -c unix_socket_directories='{self._home}'"
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-o", options, "-l", str(self._home / "log"), "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "immediate", "stop")
+
+    def _run(self, program: str, *words: str) -> None:
+        # PostgreSQL refuses to run as root
+        prefix = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"] if os.getuid() == 0 else []
+        # Output goes to a file: the server inherits it, and a pipe would be waited for until the server ends.
+        with (self._home / "out").open("a") as out:
+            command = [*prefix, str(self._bin / program), *words]
+            done = subprocess.run(command, stdout=out, stderr=out, timeout=_START_S, check=False, cwd=self._home)
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {(self._home / 'out').read_text()[-2000:]}")
+
+
+@contextlib.contextmanager
+def running(bin_dir: Path) -> Iterator[Postgres]:
+    """A fresh server for the duration of the block."""
+    home = Path(tempfile.mkdtemp(prefix="pg-"))
+    if os.getuid() == 0:
+        account = pwd.getpwnam("postgres")
+        os.chown(home, account.pw_uid, account.pw_gid)
+    server = Postgres(bin_dir, home)
+    try:
+        server.init()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)

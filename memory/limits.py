@@ -26,6 +26,11 @@ SHUTDOWN_FLUSH_S = 5.0
 LOG_READ_MAX = 500  # records moved by one read of the log
 ARCHIVE_POLL_S = 0.25
 ARCHIVE_POLL_IDLE_S = 1.0
+ARCHIVE_BACKOFF_S_MAX = 15.0  # between attempts while a store is away
+ARCHIVE_USERS_MAX = 64  # users moved in one round
+ARCHIVE_STORE_TIMEOUT_S = 10.0  # one batch into SQL, up to LOG_READ_MAX records
+ERASE_TIMEOUT_S = 30.0  # one erasure in SQL: it may touch all of a user's rows
+MIGRATE_TIMEOUT_S = 120.0  # a database brought to this version's schema, waiting for others included
 SHARDS = 16  # hash tags over which users are spread (Redis Cluster: one script touches one slot)
 
 RECALL_LIMIT = 8
@@ -56,6 +61,8 @@ def check() -> None:
         "the block fits into the context": BLOCK_TOKENS_DEFAULT < CONTEXT_TOKENS_DEFAULT,
         "one entry fits into a message of a host": ENTRY_CONTENT_BYTES_MAX * 8 <= HOST_MESSAGE_BYTES_MAX,
         "an idle poll is no quicker than a busy one": ARCHIVE_POLL_S <= ARCHIVE_POLL_IDLE_S,
+        "a store that is away is asked no more often than one that is idle": ARCHIVE_POLL_IDLE_S
+        <= ARCHIVE_BACKOFF_S_MAX,
     }
     broken = [name for name, holds in relations.items() if not holds]
     if broken:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from memory.clock import Clock
-from memory.models import MemoryEntry, MemoryEvent, Mode, Recall, Record, Scope
+from memory.models import MemoryEntry, MemoryEvent, MemorySettings, Mode, Recall, Record, Scope
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +23,8 @@ __all__ = [
     "ArchiveStore",
     "ArchivedRecord",
     "Clock",
+    "DamagedRecord",
+    "DeadLetters",
     "Embedder",
     "Erasable",
     "LogRecord",
@@ -31,8 +33,11 @@ __all__ = [
     "Redactor",
     "Retriever",
     "Selection",
+    "SessionList",
     "SessionState",
     "SessionStore",
+    "SessionSummary",
+    "SettingsStore",
     "Summarizer",
     "TurnLog",
 ]
@@ -113,13 +118,28 @@ class LogRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedRecord:
+    """What lies at a position of the log and can't be read as a record: damaged, or written by a newer version.
+
+    ``raw`` is what was found, for a later version or a person to read; it is user content. ``reason`` is not.
+    """
+
+    position: str
+    previous: str
+    reason: str
+    raw: str
+
+
+@dataclass(frozen=True, slots=True)
 class LogSlice:
     """Part of a log. ``last``: position of the newest record ever appended ("" if none). ``epoch`` counts erasures:
-    whoever holds copies made under another epoch must drop them."""
+    whoever holds copies made under another epoch must drop them. ``damaged`` lie between the ``records`` and count
+    towards the limit of the read."""
 
     records: tuple[LogRecord, ...]
     last: str
     epoch: int
+    damaged: tuple[DamagedRecord, ...] = ()
 
 
 class TurnLog(Protocol):
@@ -179,8 +199,52 @@ class ArchiveStore(Protocol):
         ...
 
     async def position(self, scope: Scope) -> str:
-        """The latest log position this archive holds for the user ("" if none)."""
+        """The latest log position this archive holds for the user ("" if none).
+
+        It never goes back: records since erased, and those that an erasure kept from being stored, count as well.
+        """
         ...
+
+
+class DeadLetters(Protocol):
+    """An archive that also keeps what can't be stored as a record, so that it blocks nothing and isn't lost."""
+
+    async def set_aside(self, scope: Scope, damaged: Sequence[DamagedRecord]) -> int:
+        """Keep these; returns how many were new by (scope, position). Erasures cover them as they cover records;
+        one that doesn't tell its session or time is taken to be meant.
+
+        Raises:
+            StoreUnavailable: try again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """A session in the archive: when its first and its last record were made, and how many turns it has."""
+
+    session_id: str
+    first_at: datetime
+    last_at: datetime
+    entries: int
+
+
+class SessionList(Protocol):
+    """An archive that can list a user's sessions."""
+
+    async def sessions(self, scope: Scope, *, limit: int, before: SessionSummary | None = None) -> list[SessionSummary]:
+        """Newest first by ``last_at``; ``before``: the last one of the page before."""
+        ...
+
+
+class SettingsStore(Protocol):
+    """A user's own choices. They outlive an erasure: who has switched memory off and forgets all, has it off."""
+
+    async def get_settings(self, scope: Scope) -> MemorySettings | None:
+        """What the user has chosen, or ``None``: nothing yet."""
+        ...
+
+    async def put_settings(self, scope: Scope, settings: MemorySettings) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

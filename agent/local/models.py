@@ -63,7 +63,7 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """One piece of speech: 16-bit mono PCM at ``TALK_RATE`` (empty: nothing speakable), and when its words are heard."""
+    """One piece of speech: 16-bit mono PCM at ``TALK_RATE``, empty where nothing can be spoken, and its words."""
 
     pcm: bytes
     words: tuple[Word, ...]
@@ -234,7 +234,8 @@ class TextToSpeech:
         readable = _readable(piece)
         try:
             return self._phonemes(readable)
-        except Exception:  # noqa: BLE001 - its reader of numbers and symbols has gaps, and a reply must not fall into one
+        except Exception:
+            # Its reader of numbers and symbols has gaps, and a reply must not fall into one.
             return self._phonemes(_NOT_PLAIN.sub(" ", readable))
 
     def _phonemes(self, text: str) -> list[tuple[str, str, bool]]:
@@ -306,7 +307,7 @@ _BREAK = re.compile(r"[,;:\N{EM DASH}]\s+|\s+")
 
 def _short(piece: str) -> Iterator[str]:
     while len(piece) > _PIECE_CHARS_MAX:
-        breaks = [match for match in _BREAK.finditer(piece, 0, _PIECE_CHARS_MAX)]
+        breaks = list(_BREAK.finditer(piece, 0, _PIECE_CHARS_MAX))
         clauses = [match.end() for match in breaks if match[0].strip() and match.end() > _PIECE_CHARS_MAX // 3]
         cut = (clauses or [match.end() for match in breaks] or [_PIECE_CHARS_MAX])[-1]
         yield piece[:cut]
@@ -330,7 +331,8 @@ def _talker(hibari: Any, path: Path) -> tuple[Any, bool]:
     """The talker, and whether it tells how long each phoneme lasts."""
     try:
         talker = hibari.Hibari(model=_with_output(path.read_bytes(), _DURATIONS_TENSOR), threads=1)
-    except Exception:  # noqa: BLE001 - whatever the runtime says of another version's model: word times get coarser
+    except Exception:
+        # Whatever the runtime says of another version's model: only the word times get coarser.
         return hibari.Hibari(model=str(path), threads=1), False
     talker.model_path = str(path)  # it would keep the model's bytes for good
     return talker, True

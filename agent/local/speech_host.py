@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.local import wire
-from agent.local.models import LISTEN_RATE, LocalSpeechUnavailable, Speech, SpeechToText, TextToSpeech, Transcript
+from agent.local.models import LocalSpeechUnavailable, Speech, SpeechToText, TextToSpeech, Transcript
 from memory.datadir import prepare
 from memory.errors import VoiceMemoryError
 from memory.hosting import HostRole, HostSpec, serving
@@ -51,7 +51,7 @@ class Talker(Protocol):
 
 
 class Refused(Exception):
-    """The request can't be served; ``reason`` goes to the client: ``busy``, ``late`` or ``bad``."""
+    """The request can't be served; ``reason`` goes to the client: ``busy``, ``late``, ``bad`` or ``failed``."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -69,14 +69,15 @@ class Lane:
         self.done = 0
         self.refused = 0
 
-    async def run(self, work: Callable[[], T], *, deadline_s: float, optional: bool = False) -> T:
+    async def run(self, work: Callable[[], T], *, timeout_s: float, optional: bool = False) -> T:
         """Run ``work`` on a thread. ``optional`` work is refused unless a thread is free.
 
         Cancelling takes it out of the queue; work that has begun runs to its end, unheard.
 
         Raises:
-            Refused: the queue is full, or ``deadline_s`` (monotonic) passed before it began.
+            Refused: the queue is full, or ``timeout_s`` passed before it began.
         """
+        deadline_s = time.monotonic() + timeout_s
         if self._taken >= (self._threads if optional else self._threads + self._queue_max):
             self.refused += 1
             raise Refused("busy")
@@ -86,13 +87,17 @@ class Lane:
                 raise Refused("late")
             return work()
 
+        loop = asyncio.get_running_loop()
         self._taken += 1
         pending = self._executor.submit(begin)
-        pending.add_done_callback(lambda _: loop.call_soon_threadsafe(self._release))
-        loop = asyncio.get_running_loop()
+        pending.add_done_callback(lambda _: self._release_on(loop))
         result = await asyncio.wrap_future(pending)
         self.done += 1
         return result
+
+    def _release_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody counts any more
+            loop.call_soon_threadsafe(self._release)
 
     def _release(self) -> None:
         self._taken -= 1
@@ -118,17 +123,23 @@ class SpeechServer:
                 await self._answer(request, reader, writer)
             except Refused as refused:
                 await wire.write(writer, wire.Message({"error": refused.reason}))
+            except (OSError, asyncio.IncompleteReadError):
+                raise
+            except Exception as error:
+                # One request that the models choke on must not end the host.
+                print(f"A request failed: {type(error).__name__}", file=sys.stderr, flush=True)  # noqa: T201
+                await wire.write(writer, wire.Message({"error": "failed"}))
 
     async def _answer(self, request: wire.Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        deadline_s = time.monotonic() + _timeout(request.header)
+        timeout_s = _timeout(request.header)
         match request.header.get("op"):
             case "listen":
-                transcript = await _unless_gone(reader, self._listen(request, deadline_s))
+                transcript = await _unless_gone(reader, self._listen(request, timeout_s))
                 header = {"text": transcript.text, "confidence": transcript.confidence}
                 await wire.write(writer, wire.Message(header))
             case "talk":
-                for piece in await _unless_gone(reader, self._pieces(request, deadline_s)):
-                    speech = await _unless_gone(reader, self._speak(piece, deadline_s))
+                for piece in await _unless_gone(reader, self._pieces(request, timeout_s)):
+                    speech = await _unless_gone(reader, self._speak(piece, timeout_s))
                     await wire.write(writer, wire.Message({"more": True, "words": speech.words}, speech.pcm))
                 await wire.write(writer, wire.Message({}))
             case "state":
@@ -136,23 +147,23 @@ class SpeechServer:
             case _:
                 raise Refused("bad")
 
-    async def _listen(self, request: wire.Message, deadline_s: float) -> Transcript:
+    async def _listen(self, request: wire.Message, timeout_s: float) -> Transcript:
         if len(request.body) % 2:
             raise Refused("bad")
-        audio = np.frombuffer(request.body, "<i2").astype(np.float32) / 32768
+        audio = np.frombuffer(request.body, "<i2").astype(np.float32) / np.float32(32768)
         optional = request.header.get("optional") is True
         return await self._listening.run(
-            lambda: self._listener.transcribe(audio), deadline_s=deadline_s, optional=optional
+            lambda: self._listener.transcribe(audio), timeout_s=timeout_s, optional=optional
         )
 
-    async def _pieces(self, request: wire.Message, deadline_s: float) -> list[str]:
+    async def _pieces(self, request: wire.Message, timeout_s: float) -> list[str]:
         text = request.header.get("text")
         if not isinstance(text, str):
             raise Refused("bad")
-        return await self._talking.run(lambda: self._talker.pieces(text), deadline_s=deadline_s)
+        return await self._talking.run(lambda: self._talker.pieces(text), timeout_s=timeout_s)
 
-    async def _speak(self, piece: str, deadline_s: float) -> Speech:
-        return await self._talking.run(lambda: self._talker.speak(piece), deadline_s=deadline_s)
+    async def _speak(self, piece: str, timeout_s: float) -> Speech:
+        return await self._talking.run(lambda: self._talker.speak(piece), timeout_s=timeout_s)
 
     def state(self) -> dict[str, int]:
         """What this host has done: counts only."""

@@ -1,4 +1,4 @@
-"""Messages between the speech host and its clients: a JSON header and a binary body, both with their length before them.
+"""Messages between the speech host and its clients: two lengths, a JSON header, a binary body.
 
 One request is answered by one message, or by several of which only the last lacks ``more``. Times are relative
 (``timeout_s``), as the two processes share no clock they would have to trust. Above: speech_host, client.

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from memory.retrieval.columns import Column
 
 TERM_BYTES = 8
-TERMS_PER_TURN_MAX = 65_536  # stems of one turn that are indexed: about 100,000 words; the rest is not findable
 LENGTH_MAX = 1_024  # stems counted for a turn's length, so that one huge turn does not shift the mean for the others
 TF_MAX = 255
 TAIL_TURNS_MIN = 512

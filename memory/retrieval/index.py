@@ -1,43 +1,33 @@
 """One user's recall index, in process: keywords, vectors, and the turns themselves. No IO, no clock, no threads.
 
-Above: the recall host, evaluate, snapshot, tests and tools. Below: bm25, vectors, neighbours, ranking, dates, text.
+Above: the recall host, evaluate, snapshot, tests and tools. Below: turns, bm25, vectors, ranking, dates, text.
 
 Not thread-safe: whoever owns an index calls it from one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memory.retrieval import dates, ranking
-from memory.retrieval.bm25 import TERMS_PER_TURN_MAX, KeywordIndex, TermHasher
-from memory.retrieval.columns import Column
-from memory.retrieval.neighbours import Neighbours
-from memory.retrieval.text import stems, words
-from memory.retrieval.vectors import Vector, VectorTable
+from memory.retrieval import ranking
+from memory.retrieval.bm25 import KeywordIndex, Posting, TermHasher
+from memory.retrieval.dates import asks_when, date_words, named_periods
+from memory.retrieval.text import stems, stems_of, words
+from memory.retrieval.turns import IndexedTurn, TurnTable
+from memory.retrieval.vectors import Vector, VectorTable, quantised
 
-RULE_CHARS_MAX = 20_000  # of a turn that are looked at for time words and length
+__all__ = ["Hit", "IndexedTurn", "UserIndex"]
+
+WORDS_PER_TURN_MAX = 65_536  # of one turn that are indexed (about 350 kB of English): a bound on the time of an add
 QUERY_CHARS_MAX = 8_000
 QUERY_TERMS_MAX = 64  # distinct stems of a query that are looked up
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedTurn:
-    """A turn as the index keeps it. ``timestamp`` is aware; it comes back in UTC, to the microsecond."""
-
-    id: str
-    session_id: str
-    timestamp: datetime
-    role: str
-    text: str
-    name: str | None = None
-    mode: str = "voice"
-    language: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +45,149 @@ class Hit:
     cosine: float | None
 
 
-Label = tuple[str, str | None, str, str]  # role, name, mode, language
+class UserIndex:
+    """What one user and their agent said, searchable.
 
+    ``key``: secret of this user's hashes. ``dimension``: of the vectors; ``None`` for an index without.
+    """
 
-class Interned:
-    """Small numbers for values that repeat (session ids, labels)."""
+    def __init__(self, key: bytes, dimension: int | None, *, weights: ranking.Weights = ranking.WEIGHTS) -> None:
+        self._hash = TermHasher(key)
+        self._weights = weights
+        self.turns = TurnTable()
+        self.keywords = KeywordIndex()
+        self.vectors = None if dimension is None else VectorTable(dimension)
 
-    def __init__(self, values: Iterable[object] = ()) -> None:
-        self.values = list(values)
-        self._codes = {value: code for code, value in enumerate(self.values)}
+    def __len__(self) -> int:
+        return len(self.turns)
 
-    def code(self, value: object) -> int:
-        code = self._codes.setdefault(value, len(self.values))
-        if code == len(self.values):
-            self.values.append(value)
-        return code
+    def __contains__(self, turn_id: str) -> bool:
+        return turn_id in self.turns
 
-    def find(self, value: object) -> int | None:
-        return self._codes.get(value)
+    def ids(self) -> list[str]:
+        """The ids of all turns, in the order of their ``add``."""
+        return list(self.turns.ids)
+
+    def add(self, turn: IndexedTurn) -> None:
+        """Add a turn; it is found by its words from now on. An id that is there already changes nothing."""
+        if turn.id in self.turns:
+            return
+        spoken = list(islice(words(turn.text), WORDS_PER_TURN_MAX))
+        about = f"{date_words(turn.timestamp)} {turn.name or ''}"
+        self.keywords.add(self._hash.counts(stems(about) + stems_of(spoken)))
+        self.turns.add(turn, len(spoken))
+        if self.vectors is not None:
+            self.vectors.add()
+
+    def set_vectors(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
+        """Give turns their vectors, shape (len(ids), dimension). Ids that are gone by now are passed over.
+
+        Raises:
+            ValueError: another shape, or a vector that is not finite; then none of them is set.
+        """
+        if self.vectors is None:
+            raise ValueError("this index was made without vectors (dimension=None)")
+        if vectors.shape != (len(ids), self.vectors.dimension):
+            raise ValueError(f"vectors of shape {vectors.shape} for {len(ids)} turns of {self.vectors.dimension}")
+        rows = [quantised(vector, self.vectors.dimension) for vector in vectors]
+        for turn_id, row in zip(ids, rows, strict=True):
+            position = self.turns.position(turn_id)
+            if position is not None:
+                self.vectors.set(position, row)
+
+    def missing_vectors(self, limit: int) -> list[tuple[str, str]]:
+        """Ids and texts of at most ``limit`` turns without a vector, newest first: they are asked about soonest."""
+        if self.vectors is None:
+            return []
+        places = np.flatnonzero(~self.vectors.present)[::-1][:limit].tolist()
+        return [(self.turns.ids[place], self.turns.texts[place]) for place in places]
+
+    def remove(self, ids: Collection[str]) -> int:
+        """Forget turns; returns how many were there. Nothing of them stays, not even the hash of a word."""
+        places = [place for turn_id in ids if (place := self.turns.position(turn_id)) is not None]
+        mask = np.ones(len(self), np.bool_)
+        mask[places] = False
+        return self._keep(mask)
+
+    def remove_session(self, session_id: str) -> int:
+        """Forget a session; returns how many turns it had."""
+        return self._keep(~self.turns.in_session(session_id))
+
+    def _keep(self, mask: NDArray[np.bool_]) -> int:
+        gone = int(len(mask) - mask.sum())
+        if gone:
+            self.turns.keep(mask)
+            self.keywords.keep(mask)
+            if self.vectors is not None:
+                self.vectors.keep(mask)
+        return gone
+
+    def search(
+        self,
+        query: str,
+        *,
+        query_vector: Vector | None,
+        k: int,
+        now: datetime,
+        exclude_ids: frozenset[str] = frozenset(),
+        exclude_session: str | None = None,
+        min_relevance: bool = True,
+    ) -> list[Hit]:
+        """The turns that bear on ``query``, best first, at most ``k``.
+
+        ``now`` (aware) is what "yesterday" in the query counts from, in its time zone. Excluded turns are not
+        returned but still lend their neighbours context. With ``min_relevance`` the list is empty when nothing is
+        about the query; without it whatever ranks highest is returned.
+
+        Raises:
+            ValueError: ``query_vector`` has another dimension than the index.
+        """
+        if not len(self) or k <= 0:
+            return []
+        query = query[:QUERY_CHARS_MAX]
+        asked = stems(query)
+        found, information = self._look_up(asked)
+        turns = self.turns.features()
+        keywords = ranking.keyword_scores(found, turns, self._weights)
+        cosines, present = self._cosines(query_vector)
+        scores = ranking.combine(keywords, cosines, present, self._weights)
+        wanted = ranking.Wanted(asks_when(query), tuple(named_periods(query, now)), self._speaker(asked))
+        scores = ranking.in_context(scores, turns, wanted, self._weights)
+        self._exclude(scores, exclude_ids, exclude_session)
+        return [
+            Hit(
+                self.turns.turn(place),
+                float(scores[place]),
+                float(keywords[place]) / information,
+                float(cosines[place]) if cosines is not None and present is not None and present[place] else None,
+            )
+            for place in ranking.best(scores, k).tolist()
+        ]
+
+    def _look_up(self, asked: list[str]) -> tuple[list[tuple[Posting, int]], float]:
+        """The postings of the query's terms, and how much information (summed idf) the query holds in all."""
+        found, information = [], 0.0
+        for stem, count in islice(Counter(asked).items(), QUERY_TERMS_MAX):
+            posting = self.keywords.posting(self._hash(stem))
+            information += count * self.keywords.idf(0 if posting is None else len(posting.turns))
+            if posting is not None:
+                found.append((posting, count))
+        return found, max(information, 1e-9)
+
+    def _cosines(self, query_vector: Vector | None) -> tuple[Vector | None, NDArray[np.bool_] | None]:
+        if query_vector is None or self.vectors is None:
+            return None, None
+        return self.vectors.cosines(query_vector), self.vectors.present
+
+    def _speaker(self, asked: list[str]) -> NDArray[np.bool_] | None:
+        """The turns of the one person the query names; ``None`` if it names nobody who speaks here, or several."""
+        named = [name for name in self.turns.names() if (parts := stems(name)) and parts[0] in asked]
+        return self.turns.said_by(named[0]) if len(named) == 1 else None
+
+    def _exclude(self, scores: Vector, ids: frozenset[str], session_id: str | None) -> None:
+        for turn_id in ids:
+            position = self.turns.position(turn_id)
+            if position is not None:
+                scores[position] = -np.inf
+        if session_id is not None:
+            scores[self.turns.in_session(session_id)] = -np.inf

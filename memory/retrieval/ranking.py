@@ -38,7 +38,7 @@ class Weights:
     length: float = 0.15
     length_max: float = 4.0  # of ln(1 + words)
     time: float = 0.3  # the query asks when, and the turn tells a time
-    date: float = 0.5  # said on a day the query names; fades over `date_days`
+    date: float = 0.7  # said on a day the query names; fades over `date_days`
     date_days: float = 15.0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 import Stemmer
@@ -100,7 +100,12 @@ def _pairs(run: str) -> Iterator[str]:
 
 def stems(text: str) -> list[str]:
     """The content words of ``text`` as stems, in order and with repeats; stop words left out."""
-    return [stem for stem in map(_stem, words(text)) if stem]
+    return stems_of(words(text))
+
+
+def stems_of(folded_words: Iterable[str]) -> list[str]:
+    """The same from what ``words`` gave."""
+    return [stem for stem in map(_stem, folded_words) if stem]
 
 
 def has_words(text: str) -> bool:

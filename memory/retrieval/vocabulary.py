@@ -10,9 +10,9 @@ from __future__ import annotations
 # wanted is read from the query itself (dates.asks_when), not matched against turns.
 STOP_WORDS = frozenset(
     """
-    a about after all also am an and any are as at be been before being but by ca can cannot could did do does
+    a about all also am an and any are as at be been being but by ca can cannot could did do does
     doing done dont for from had has have having he her here hers herself him himself his how i if im in into is it
-    its itself ive just lets like many may me might mine more most much must my myself no nor not of off on once
+    its itself ive just lets many may me might mine much must my myself no nor not of off on 
     only or other our ours out over own please s same sha shall she should so some such t than that the their
     theirs them themselves then there these they this those through to too under until up us very was we were what
     when where whether which while who whom whose why will with wo would yes you your yours yourself

@@ -1,0 +1,38 @@
+"""The assistant: one agent whose thinker and talker are whatever the session was given.
+
+Above: commands, worker. Below: memory.context.prompt (what an agent is told about its memory).
+"""
+
+from __future__ import annotations
+
+from livekit.agents import Agent
+
+from memory.context.prompt import MEMORY_GUIDANCE
+
+INSTRUCTIONS = """You are {name}, a helpful assistant who talks with people by voice and by text.
+Answer in one to three short sentences, in plain words that can be spoken: no lists, no markup, no emoji.
+Answer in the language you are spoken to in. Ask when something is unclear. Say so when you don't know."""
+
+
+class Assistant(Agent):
+    """Answers, and greets whoever comes. The instructions stay the same from the first turn to the last.
+
+    The greeting is a fixed sentence: it waits neither for the memory nor for the thinker.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "Assistant",
+        instructions: str | None = None,
+        greeting: str | None = None,
+        guidance: str = MEMORY_GUIDANCE,
+    ) -> None:
+        """``instructions`` replace the built-in ones; ``guidance`` ("" for none) says what the memory block is."""
+        told = instructions or INSTRUCTIONS.format(name=name)
+        super().__init__(instructions="\n\n".join(part for part in (told, guidance) if part))
+        self._greeting = greeting
+
+    async def on_enter(self) -> None:
+        if self._greeting:
+            self.session.say(self._greeting)

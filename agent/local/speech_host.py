@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from agent.local import wire
 from agent.local.models import LocalSpeechUnavailable, Speech, SpeechToText, TextToSpeech, Transcript
-from memory.datadir import prepare
+from memory.datadir import _resolve_data_dir, prepare
 from memory.errors import VoiceMemoryError
 from memory.hosting import HostRole, HostSpec, serving
 from memory.limits import HOST_IDLE_S
@@ -201,9 +201,10 @@ async def _unless_gone(reader: asyncio.StreamReader, work: Coroutine[Any, Any, T
         await asyncio.gather(task, gone, return_exceptions=True)
 
 
-def spec(data_dir: Path, *, idle_s: float = HOST_IDLE_S) -> HostSpec:
-    """How the host of ``data_dir`` is found and started."""
-    return HostSpec.module("speech", data_dir, "agent.local.speech_host", "--idle-s", f"{idle_s:g}")
+def spec(data_dir: Path, *, idle_s: float | None = None) -> HostSpec:
+    """How the host of ``data_dir`` is found and started. ``idle_s``: see ``main``."""
+    words = () if idle_s is None else ("--idle-s", f"{idle_s:g}")
+    return HostSpec.module("speech", data_dir, "agent.local.speech_host", *words)
 
 
 def run(data_dir: Path, *, idle_s: float = HOST_IDLE_S) -> int:
@@ -246,10 +247,9 @@ async def _serve(role: HostRole, server: SpeechServer) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """``python -m agent.local.speech_host``; the data directory comes from ``VOICEASSIST_DATA_DIR``."""
-    from memory.datadir import _resolve_data_dir
-
     parser = argparse.ArgumentParser(prog="speech-host", description="Serve the local speech models.")
-    parser.add_argument("--idle-s", type=float, default=HOST_IDLE_S, help="end when unused for this long")
+    idle_s = os.environ.get("MEMORY_HOST_IDLE_SECONDS") or HOST_IDLE_S
+    parser.add_argument("--idle-s", type=float, default=idle_s, help="end when unused for this long")
     return run(_resolve_data_dir(), idle_s=parser.parse_args(arguments).idle_s)
 
 

@@ -34,7 +34,10 @@ _DIGITS_MIN, _DIGITS_MAX = 13, 19
 _LONG_GROUP = 17  # longer than the 16 digits most cards have: the rest is an expiry date or a code
 
 # Superscript, subscript, circled, parenthesised and dotted digits: str.isdigit(), which \d does not cover.
-_ODD_DIGITS = "²³¹⁰⁴-⁹₀-₉፩-፱①-⑨⑴-⑼⒈-⒐⓪⓵-⓽⓿❶-❾➀-➈➊-➒᧚\U00010a40-\U00010a43\U00010e60-\U00010e68\U00011052-\U0001105a\U0001f100-\U0001f10a"
+_ODD_DIGITS = (
+    "²³¹⁰⁴-⁹₀-₉፩-፱᧚①-⑨⑴-⑼⒈-⒐⓪⓵-⓽⓿❶-❾➀-➈➊-➒"
+    "\U00010a40-\U00010a43\U00010e60-\U00010e68\U00011052-\U0001105a\U0001f100-\U0001f10a"
+)
 _DIGIT = rf"[\d{_ODD_DIGITS}]"
 _SEPARATOR = r"(?:[^\w:：]|_)"  # a colon is in times, and between a label and a number
 _RUN = re.compile(rf"{_DIGIT}(?:{_SEPARATOR}{{0,{SEPARATOR_CHARS_MAX}}}{_DIGIT}){{{_DIGITS_MIN - 1},}}+")

@@ -1,0 +1,1 @@
+"""What an LLM call gets to see: token budget, truncation, the memory block, prompts. Above: service, plugin."""

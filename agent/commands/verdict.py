@@ -23,6 +23,8 @@ from memory.retrieval.text import stems, words
 
 Outcome = Literal["remembered", "nothing_stored", "misheard", "not_recalled", "not_answered"]
 
+_ROOT_CHARS_MIN = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -61,10 +63,9 @@ def judge(*, said: str, understood: str, asked: str, block: str, answer: str) ->
     """Judge ``answer`` to ``asked``; ``understood`` is what the memory stored of ``said`` ("" for nothing)."""
     fact = fact_words(understood, asked)
     needed = enough(len(fact))
-    answered = set(stems(answer))
-    found = tuple(word for stem, word in fact.items() if stem in answered)
-    heard = set(stems(understood))
-    lost = tuple(word for stem, word in fact_words(said, asked).items() if stem not in heard)
+    answered, heard = set(stems(answer)), set(stems(understood))
+    found = tuple(word for stem, word in fact.items() if _among(stem, answered))
+    lost = tuple(word for stem, word in fact_words(said, asked).items() if not _among(stem, heard))
     return Verdict(_outcome(understood, fact, block, found, needed), tuple(fact.values()), needed, found, lost)
 
 
@@ -73,9 +74,20 @@ def _outcome(understood: str, fact: dict[str, str], block: str, found: tuple[str
         return "nothing_stored"
     if not fact:
         return "misheard"
-    if len(fact.keys() & set(stems(block))) < needed:
+    recalled = set(stems(block))
+    if sum(_among(stem, recalled) for stem in fact) < needed:
         return "not_recalled"
     return "remembered" if len(found) >= needed else "not_answered"
+
+
+def _among(stem: str, stems_: set[str]) -> bool:
+    # Stemming leaves "allerg(ic)" and "allergi(es)" apart; whoever reads the answer would not.
+    return stem in stems_ or (
+        len(stem) >= _ROOT_CHARS_MIN
+        and any(
+            len(other) >= _ROOT_CHARS_MIN and (other.startswith(stem) or stem.startswith(other)) for other in stems_
+        )
+    )
 
 
 def fact_words(said: str, asked: str) -> dict[str, str]:
@@ -84,7 +96,7 @@ def fact_words(said: str, asked: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in words(said):
         for stem in stems(word):
-            if stem not in known:
+            if not _among(stem, known):
                 found.setdefault(stem, word)
     return found
 

@@ -36,7 +36,26 @@ SHARDS = 16  # hash tags over which users are spread (Redis Cluster: one script 
 RECALL_LIMIT = 8
 RECALL_USERS_MAX = 256  # indexes a recall host holds at once
 RECALL_TURNS_MAX = 200_000  # of one user, in memory
+RECALL_QUERY_CHARS_MAX = 8_000  # of a query that are looked at
+RECALL_WARM_S = 10.0  # how long warming a user may take
+EMBED_BATCH_MAX = 8  # texts in one run of the embedder
+EMBED_NEWEST_MAX = 4  # turns said just now whose vectors a recall makes along with the query's
+EMBED_IDLE_BATCH = 2  # older turns at a time: a recall that comes meanwhile waits for no more than these
+EMBED_WAITING_MAX = 2  # recalls waiting for the embedder; the next one goes by keywords alone
+EMBED_PATIENCE_S = 0.25  # an embedder that is at one batch for longer is waited for by nobody
+EMBED_RETRY_S_MAX = 60.0
+FOLLOW_POLL_S = 0.5  # how often the logs of users now talking are looked at between recalls
+FOLLOW_ACTIVE_S = 120.0  # for so long after their last recall
+SNAPSHOT_TURNS_MIN = 32  # fewer new turns than these aren't worth a new snapshot
+SNAPSHOT_QUIET_S = 10.0  # a user who has said nothing for so long gets one
+SNAPSHOT_KEEP_S = 30 * 86_400.0  # of users who don't come back; built anew if they do
+SNAPSHOT_SWEEP_S = 20.0  # how often snapshots are checked against erasures made elsewhere
+PREFETCH_INTERVAL_S = 0.12  # between starts of prefetches in one session
 HOST_START_S = 20.0
+HOST_PING_S = 1.0  # an answer to a ping that takes longer is none
+HOST_ERASE_S = 5.0  # how long a host may take to drop a user; then it is told by the log's epoch instead
+HOST_RETRY_S_MIN = 0.1
+HOST_RETRY_S_MAX = 5.0
 HOST_IDLE_S = 30.0  # a helper process ends when unused for this long
 HOST_MESSAGE_BYTES_MAX = 16_777_216
 HOST_QUEUE_MAX = 256
@@ -60,6 +79,8 @@ def check() -> None:
         "the default history fits into what is kept": SESSION_MESSAGES_DEFAULT <= SESSION_MESSAGES_MAX,
         "the block fits into the context": BLOCK_TOKENS_DEFAULT < CONTEXT_TOKENS_DEFAULT,
         "one entry fits into a message of a host": ENTRY_CONTENT_BYTES_MAX * 8 <= HOST_MESSAGE_BYTES_MAX,
+        "a recall's batch fits into one run of the embedder": 1 + EMBED_NEWEST_MAX <= EMBED_BATCH_MAX,
+        "an erasure made elsewhere is swept within a minute": SNAPSHOT_SWEEP_S * 2 <= 60,
         "an idle poll is no quicker than a busy one": ARCHIVE_POLL_S <= ARCHIVE_POLL_IDLE_S,
         "a store that is away is asked no more often than one that is idle": ARCHIVE_POLL_IDLE_S
         <= ARCHIVE_BACKOFF_S_MAX,

@@ -1,0 +1,108 @@
+"""``python -m memory``: the recall host, and how well recall does on one's own data.
+
+Above: nothing. Below: wiring, retrieval. Each command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from memory.errors import VoiceMemoryError
+from memory.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from memory.hosting import HostRole
+
+# One thread for each model and matrix product: on a machine full of calls more of them only wait for each other.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the process's exit code. Faults of input or installation are told in one line."""
+    for name in _THREADS:  # before anything imports numpy
+        os.environ.setdefault(name, "1")
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        return int(arguments.run(arguments))
+    except VoiceMemoryError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m memory", description="The memory of voice and text agents.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    host = commands.add_parser("host", help="serve recall for this data directory until nobody uses it")
+    host.set_defaults(run=_run_host)
+    evaluate = commands.add_parser("eval", help="measure recall on your own turns and questions")
+    from memory.retrieval.evaluate import add_arguments, run
+
+    add_arguments(evaluate)
+    evaluate.set_defaults(run=run)
+    return parser
+
+
+def _run_host(arguments: argparse.Namespace) -> int:
+    return asyncio.run(host(load_settings()))
+
+
+async def host(settings: Settings) -> int:
+    """Be the data directory's recall host; 0 at once where another process is.
+
+    Raises:
+        DataDirectoryUnusable, DataTooNew, EmbeddedServerUnavailable, StoreUnavailable: with what to do.
+    """
+    from memory.datadir import prepare
+    from memory.hosting import HostRole
+    from memory.wiring import recall_host
+
+    await asyncio.to_thread(prepare, settings.data_dir)
+    role = HostRole(recall_host(settings), idle_s=settings.host_idle_seconds)
+    if not role.try_take():
+        return 0
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await _serve(settings, role, stop)
+    finally:
+        role.release()
+    return 0
+
+
+async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> None:
+    from memory.ingestion.archiver import Archiver
+
+    from memory.clock import SystemClock
+    from memory.retrieval.engine import RecallEngine
+    from memory.retrieval.host import RecallHost
+    from memory.retrieval.snapshot_files import SnapshotStore, snapshot_directory
+    from memory.wiring import open_archive, open_embedder, open_sessions
+
+    clock = SystemClock()
+    closers: list[Callable[[], Awaitable[None]]] = []
+    try:
+        log, archive = await open_sessions(settings, closers), await open_archive(settings, closers)
+        engine = RecallEngine(
+            log=log,
+            archive=archive,
+            embedder=None,
+            vectors_expected=settings.embedder != "none",
+            clock=clock,
+            snapshots=SnapshotStore(snapshot_directory(settings.data_dir)),
+        )
+        consumer = Archiver(log, archive, clock)
+        await RecallHost(role, engine, load_embedder=lambda: open_embedder(settings), consumer=consumer).run(stop)
+    finally:
+        while closers:
+            await closers.pop()()

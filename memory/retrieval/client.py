@@ -1,0 +1,293 @@
+"""The recall host's thin client: one connection, many requests in flight, and a breaker. No model, no index, no SQL.
+
+Nobody waits for an outage twice: while the host is away or silent, ``recall`` fails at once, and a task of its own
+keeps looking for the host (and starts it) until it answers again. Above: wiring, plugin. Below: protocol, hosting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from memory.clock import Clock, SystemClock
+from memory.errors import HostUnavailable, VoiceMemoryError
+from memory.hosting import HostUse
+from memory.limits import (
+    HOST_ERASE_S,
+    HOST_PING_S,
+    HOST_QUEUE_MAX,
+    HOST_RETRY_S_MAX,
+    HOST_RETRY_S_MIN,
+    HOST_START_S,
+    RECALL_QUERY_CHARS_MAX,
+    RECALL_WARM_S,
+)
+from memory.models import Recall, Scope
+from memory.ports import Selection
+from memory.retrieval.deadlines import Deadline, done_within
+from memory.retrieval.protocol import Malformed, Message, Request, read_message, recall_of
+from memory.retrieval.snapshot_files import remove_snapshot, snapshot_directory
+
+logger = logging.getLogger(__name__)
+
+_MARGIN_SHARE, _MARGIN_MS_MAX = 0.1, 5.0  # of a budget, kept for the way back from the host
+
+
+class Link:
+    """One connection to a host. Replies find their requests by number; what nobody waits for any more is dropped."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, clock: Clock) -> None:
+        self._reader, self._writer, self._clock = reader, writer, clock
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._numbers = itertools.count(1)
+        self.lost = asyncio.ensure_future(self._listen())
+
+    async def ask(self, timeout_s: float, **fields: Any) -> Message:
+        """Send a request and wait for its reply.
+
+        Raises:
+            HostUnavailable: the connection is lost, or has too many requests in flight, or the host has refused.
+            TimeoutError: no reply in time.
+        """
+        if self.lost.done() or len(self._waiting) >= HOST_QUEUE_MAX:
+            raise HostUnavailable("The recall host is gone or has more to do than it can.")
+        number = next(self._numbers)
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            self._writer.write(Request(id=number, **fields).frame())
+            if not await done_within(future, self._clock, timeout_s):
+                raise TimeoutError
+            message = future.result()
+        finally:
+            del self._waiting[number]
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # looked at, even where the caller was cancelled in the meantime
+        if "error" in message:
+            raise HostUnavailable(f"The recall host could not answer: {message['error']}")
+        return message
+
+    async def close(self) -> None:
+        self._writer.close()
+        self.lost.cancel()
+        await asyncio.wait((self.lost,))
+
+    async def _listen(self) -> None:
+        try:
+            while (message := await read_message(self._reader)) is not None:
+                future = self._waiting.get(message.get("id", 0))
+                if future is not None and not future.done():
+                    future.set_result(message)
+        except (OSError, Malformed) as error:
+            logger.warning("The recall host's connection broke: %s.", type(error).__name__)
+        finally:
+            self._writer.close()
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(HostUnavailable("The recall host went away."))
+
+
+class HostRetriever:
+    """Recall by the data directory's recall host. Belongs to one event loop; close with ``aclose``."""
+
+    def __init__(self, use: HostUse, *, clock: Clock | None = None) -> None:
+        self._use = use
+        self._clock = clock or SystemClock()
+        self._link: Link | None = None
+        self._seeking: asyncio.Task[None] | None = None
+        self._away = False  # somebody has waited for it in vain since it last answered
+        self._told = False
+        self._closed = False
+
+    async def recall(
+        self,
+        scope: Scope,
+        query: str,
+        *,
+        limit: int,
+        budget_ms: float,
+        exclude_ids: frozenset[str] = frozenset(),
+    ) -> Recall:
+        """See ``ports.Retriever``.
+
+        Raises:
+            HostUnavailable: the host is away or has not answered within ``budget_ms``; while it is known to be away,
+                at once.
+        """
+        if limit <= 0 or not query.strip():
+            return Recall()
+        deadline = Deadline(self._clock, budget_ms)
+        link = await self._linked(deadline)
+        left_ms = deadline.remaining_s() * 1_000
+        try:
+            reply = await link.ask(
+                deadline.remaining_s(),
+                op="recall",
+                scope=scope,
+                query=query[:RECALL_QUERY_CHARS_MAX],
+                limit=limit,
+                budget_ms=left_ms - min(left_ms * _MARGIN_SHARE, _MARGIN_MS_MAX),
+                exclude_ids=exclude_ids,
+            )
+            return recall_of(reply)
+        except TimeoutError:
+            # One user's index may take long to load; whether the host as such is silent, a ping will tell.
+            self._doubt()
+            raise HostUnavailable("The recall host did not answer in time.") from None
+        except Malformed:
+            raise HostUnavailable("The recall host's answer can't be read: is it of another version?") from None
+
+    async def warm(self, scope: Scope) -> None:
+        """Have the host started, and the user's index loaded. Waits for both, within bounds. Never raises."""
+        deadline = Deadline(self._clock, (HOST_START_S + RECALL_WARM_S) * 1_000)
+        with contextlib.suppress(HostUnavailable, TimeoutError):
+            link = await self._linked(deadline, patient=True)
+            await link.ask(min(RECALL_WARM_S, deadline.remaining_s()), op="warm", scope=scope)
+
+    async def erase(self, scope: Scope, selection: Selection) -> int:
+        """Have the host drop what it holds of ``selection``; returns how many turns it had loaded.
+
+        Without a host, the user's snapshot is removed here; a host that starts later, or runs but does not answer,
+        finds by the log's epoch that what it has is of before. So call this after log and archive have erased.
+
+        Raises:
+            OSError: no host, and the snapshot can't be removed.
+        """
+        async with self._any_link() as link:
+            if link is not None:
+                with contextlib.suppress(HostUnavailable, TimeoutError):
+                    reply = await link.ask(HOST_ERASE_S, op="erase", scope=scope, selection=selection)
+                    return int(reply.get("erased", 0))
+        await asyncio.to_thread(remove_snapshot, snapshot_directory(self._use.spec.data_dir), scope)
+        return 0
+
+    async def stats(self) -> dict[str, Any]:
+        """What the host says of itself. Does not start one.
+
+        Raises:
+            HostUnavailable: there is none, or it does not answer.
+        """
+        async with self._any_link() as link:
+            if link is None:
+                raise HostUnavailable("No recall host is running; it starts with the first call.")
+            try:
+                return dict((await link.ask(HOST_PING_S, op="stats"))["stats"])
+            except TimeoutError:
+                raise HostUnavailable("The recall host does not answer.") from None
+
+    async def aclose(self) -> None:
+        """Close the connection and stop using the host, which ends once nobody uses it. Idempotent."""
+        self._closed = True
+        if self._seeking is not None:
+            self._seeking.cancel()
+            await asyncio.wait((self._seeking,))
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+        self._use.release()
+
+    def _usable(self) -> Link | None:
+        return None if self._link is None or self._link.lost.done() else self._link
+
+    async def _linked(self, deadline: Deadline, *, patient: bool = False) -> Link:
+        """The connection to a host that answers, waiting for it until the deadline, but not for a known outage."""
+        link = self._usable()
+        if link is not None and not self._away:
+            return link
+        if self._closed:
+            raise HostUnavailable("This retriever is closed.")
+        known_away, seeking = self._away, self._seek()
+        if (known_away and not patient) or not await deadline.met_by(seeking):
+            self._away = True
+            raise HostUnavailable("The recall host is away; it is being started.")
+        link = self._usable()
+        if link is None:
+            raise HostUnavailable("The recall host went away as soon as it was there.")
+        return link
+
+    def _doubt(self) -> None:
+        self._away = True
+        self._seek()
+
+    def _seek(self) -> asyncio.Task[None]:
+        if self._seeking is None or self._seeking.done():
+            self._seeking = asyncio.create_task(self._seek_until_found())
+        return self._seeking
+
+    async def _seek_until_found(self) -> None:
+        """Until a host answers a ping: connect, starting one if need be, again and again with growing pauses."""
+        pause_s = HOST_RETRY_S_MIN
+        while not await self._answering():
+            await self._clock.sleep(pause_s)
+            pause_s = min(pause_s * 2, HOST_RETRY_S_MAX)
+        if self._told:
+            logger.info("The recall host answers again.")
+        self._told = self._away = False
+
+    async def _answering(self) -> bool:
+        """Whether a host answers, on the link there is or a new one. What stands in the way is logged once."""
+        try:
+            link = self._usable() or await self._joined()
+            await link.ask(HOST_PING_S, op="ping")
+        except TimeoutError:
+            await self._drop()
+            self._complain("it takes connections but does not answer")
+        except (VoiceMemoryError, OSError) as error:
+            self._complain(str(error))
+        else:
+            return True
+        return False
+
+    def _complain(self, reason: str) -> None:
+        if not self._told:
+            logger.warning("Recall is off until the recall host answers: %s", reason)
+        self._told = True
+
+    async def _joined(self) -> Link:
+        """A link to a host that stays as long as this process uses it; started if need be."""
+        await self._drop()
+        socket = await self._use.ensure()
+        link = await _connect(socket, self._clock)
+        link.lost.add_done_callback(self._on_lost)
+        self._link = link
+        return link
+
+    @contextlib.asynccontextmanager
+    async def _any_link(self) -> AsyncIterator[Link | None]:
+        """The link there is, or one for this block alone: it neither starts a host nor keeps one alive."""
+        link = self._usable()
+        if link is not None:
+            yield link
+            return
+        try:
+            link = await _connect(self._use.spec.socket, self._clock)
+        except HostUnavailable:
+            yield None
+            return
+        try:
+            yield link
+        finally:
+            await link.close()
+
+    def _on_lost(self, lost: asyncio.Future[None]) -> None:
+        if not self._closed and not lost.cancelled():
+            self._seek()
+
+    async def _drop(self) -> None:
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.close()
+
+
+async def _connect(socket: Path, clock: Clock) -> Link:
+    try:
+        async with asyncio.timeout(HOST_PING_S):
+            reader, writer = await asyncio.open_unix_connection(str(socket))
+    except (OSError, TimeoutError):
+        raise HostUnavailable("Nobody listens on the recall host's socket.") from None
+    return Link(reader, writer, clock)

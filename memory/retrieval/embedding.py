@@ -1,0 +1,170 @@
+"""The one way to the embedder: recalls in batches, older turns when nobody waits, nobody waiting for a broken one.
+
+Above: engine. Below: ports (Embedder), deadlines, limits. Belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memory.clock import Clock
+from memory.counters import Counters
+from memory.errors import EmbedderUnavailable
+from memory.limits import EMBED_BATCH_MAX, EMBED_PATIENCE_S, EMBED_RETRY_S_MAX, EMBED_WAITING_MAX
+from memory.ports import Embedder
+from memory.retrieval.deadlines import Deadline
+
+logger = logging.getLogger(__name__)
+
+Vectors = NDArray[np.float32]
+_RETRY_S_MIN = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    texts: tuple[str, ...]
+    done: asyncio.Future[Vectors | None]
+    urgent: bool
+
+
+class EmbedDesk:
+    """Turns texts into vectors, or says at once that it can't.
+
+    ``expected``: vectors are part of the configuration, so that going without them is worth telling, also before
+    ``use`` has handed over the embedder.
+    """
+
+    def __init__(self, embedder: Embedder | None, clock: Clock, counters: Counters, *, expected: bool) -> None:
+        self._embedder, self._clock, self._counters = embedder, clock, counters
+        self.expected = expected
+        self._queue: deque[_Job] = deque()
+        self._runner: asyncio.Task[None] | None = None
+        self._batch_began_s: float | None = None
+        self._retry_at_s = 0.0
+        self._pause_s = _RETRY_S_MIN
+
+    def use(self, embedder: Embedder) -> None:
+        """The embedder is loaded now."""
+        self._embedder = embedder
+
+    @property
+    def model(self) -> str:
+        """Of the vectors; "" while there is no embedder."""
+        return "" if self._embedder is None else self._embedder.model
+
+    @property
+    def dimension(self) -> int | None:
+        return None if self._embedder is None else self._embedder.dimension
+
+    async def for_recall(self, texts: Sequence[str], deadline: Deadline, *, reserve_s: float) -> Vectors | None:
+        """Vectors of ``texts``, shape (n, dimension), until ``reserve_s`` before the deadline.
+
+        ``None``: not in time, or there is no use in waiting: broken, stuck, or ``EMBED_WAITING_MAX`` recalls wait.
+        """
+        if not self._works() or self._stuck():
+            return None
+        if sum(job.urgent for job in self._queue) >= EMBED_WAITING_MAX:
+            self._counters.add("embed.shed")
+            return None
+        job = self._enqueue(texts, urgent=True)
+        try:
+            return job.done.result() if await deadline.met_by(job.done, reserve_s=reserve_s) else None
+        finally:
+            job.done.cancel()
+
+    async def when_idle(self, texts: Sequence[str]) -> Vectors | None:
+        """Vectors of ``texts`` once nobody else wants any; ``None`` where the embedder is broken."""
+        while self._runner is not None and not self._runner.done():
+            await asyncio.wait((self._runner,))
+        if not self._works():
+            return None
+        job = self._enqueue(texts, urgent=False)
+        try:
+            return await job.done
+        finally:
+            job.done.cancel()
+
+    async def aclose(self) -> None:
+        """Stop; whoever waits gets ``None``. Idempotent."""
+        self._embedder = None
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.wait((self._runner,))
+        for job in self._queue:
+            _give(job, None)
+        self._queue.clear()
+
+    def _works(self) -> bool:
+        return self._embedder is not None and self._clock.monotonic() >= self._retry_at_s
+
+    def _stuck(self) -> bool:
+        began_s = self._batch_began_s
+        return began_s is not None and self._clock.monotonic() - began_s > EMBED_PATIENCE_S
+
+    def _enqueue(self, texts: Sequence[str], *, urgent: bool) -> _Job:
+        job = _Job(tuple(texts), asyncio.get_running_loop().create_future(), urgent)
+        self._queue.append(job)
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.create_task(self._run())
+        return job
+
+    async def _run(self) -> None:
+        while jobs := self._next_batch():
+            vectors = None
+            try:
+                vectors = await self._embed([text for job in jobs for text in job.texts])
+            finally:
+                start = 0
+                for job in jobs:
+                    end = start + len(job.texts)
+                    _give(job, None if vectors is None else vectors[start:end])
+                    start = end
+
+    def _next_batch(self) -> list[_Job]:
+        jobs: list[_Job] = []
+        size = 0
+        while self._queue and (not jobs or size + len(self._queue[0].texts) <= EMBED_BATCH_MAX):
+            job = self._queue.popleft()
+            if not job.done.done():  # else its recall has gone on without
+                jobs.append(job)
+                size += len(job.texts)
+        return jobs
+
+    async def _embed(self, texts: list[str]) -> Vectors | None:
+        embedder = self._embedder
+        if embedder is None:
+            return None
+        self._batch_began_s = self._clock.monotonic()
+        try:
+            vectors = await embedder.embed(texts)
+            if vectors.shape != (len(texts), embedder.dimension) or not np.isfinite(vectors).all():
+                raise ValueError("the embedder returned no vectors of its dimension")
+        except Exception as error:  # a model may fail in any way; recall goes on by keywords
+            self._broke(error)
+            return None
+        finally:
+            self._batch_began_s = None
+        self._counters.add("embed.batches")
+        self._counters.add("embed.texts", len(texts))
+        self._pause_s = _RETRY_S_MIN
+        return vectors
+
+    def _broke(self, error: Exception) -> None:
+        # The message may quote a text, but for our own error.
+        reason = str(error) if isinstance(error, EmbedderUnavailable) else type(error).__name__
+        logger.warning("The embedder failed, recall goes on by keywords: %s", reason)
+        self._counters.add("embed.failed")
+        self._retry_at_s = self._clock.monotonic() + self._pause_s
+        self._pause_s = min(self._pause_s * 2, EMBED_RETRY_S_MAX)
+
+
+def _give(job: _Job, vectors: Vectors | None) -> None:
+    if not job.done.done():
+        job.done.set_result(vectors)

@@ -1,0 +1,366 @@
+"""Recall in process: the indexes of the users now talking, each brought up to date before it answers.
+
+Used by the recall host, and as it is by tests and tools. Above: host, wiring. Below: following, embedding, snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+from memory.clock import Clock
+from memory.counters import Counters
+from memory.errors import HostUnavailable, VoiceMemoryError
+from memory.identity import group_digest, group_id
+from memory.limits import (
+    EMBED_IDLE_BATCH,
+    FOLLOW_ACTIVE_S,
+    FOLLOW_POLL_S,
+    RECALL_USERS_MAX,
+    SHUTDOWN_FLUSH_S,
+    SNAPSHOT_KEEP_S,
+    SNAPSHOT_QUIET_S,
+    SNAPSHOT_SWEEP_S,
+    SNAPSHOT_TURNS_MIN,
+)
+from memory.models import Passage, Recall, Scope
+from memory.ports import ArchiveStore, Embedder, Selection, TurnLog
+from memory.retrieval.deadlines import Deadline
+from memory.retrieval.embedding import EmbedDesk
+from memory.retrieval.following import FollowedUser, Retired, Sources
+from memory.retrieval.index import Hit
+from memory.retrieval.snapshot_files import KEY_BYTES, SnapshotStore
+from memory.retrieval.vectors import Vector
+
+logger = logging.getLogger(__name__)
+
+_ATTEMPTS = 3  # an index may be dropped by an erasure while a recall waits for it
+_RANKING_RESERVE_S = 0.003  # of a budget, kept for ranking; and per turn:
+_RANKING_RESERVE_S_PER_TURN = 0.3e-6
+_LEAVING_MAX = 8  # evicted indexes whose snapshots are being written
+
+
+class RecallEngine:
+    """Retriever and Erasable over a log and an archive. Belongs to one event loop; close with ``aclose``.
+
+    ``snapshots``: where indexes are kept between processes; ``None`` keeps them nowhere. ``users_max``: indexes held
+    at once; the least recently used is dropped. ``vectors_expected``: an embedder is still to come (``use``).
+    """
+
+    def __init__(
+        self,
+        *,
+        log: TurnLog,
+        archive: ArchiveStore,
+        embedder: Embedder | None,
+        clock: Clock,
+        snapshots: SnapshotStore | None = None,
+        users_max: int = RECALL_USERS_MAX,
+        vectors_expected: bool | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self._clock, self._users_max = clock, users_max
+        self.counters = counters or Counters()
+        expected = embedder is not None if vectors_expected is None else vectors_expected
+        self._desk = EmbedDesk(embedder, clock, self.counters, expected=expected)
+        self._sources = Sources(log, archive, snapshots, self._desk, clock)
+        self._key = secrets.token_bytes(KEY_BYTES)
+        self._users: OrderedDict[Scope, FollowedUser] = OrderedDict()
+        self._leaving: dict[FollowedUser, asyncio.Task[None]] = {}
+        self._starting: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._filling: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # -- Retriever
+
+    async def recall(
+        self,
+        scope: Scope,
+        query: str,
+        *,
+        limit: int,
+        budget_ms: float,
+        exclude_ids: frozenset[str] = frozenset(),
+    ) -> Recall:
+        """See ``ports.Retriever``. HostUnavailable is raised only once this is closed.
+
+        ``degraded``: ``log`` (log or archive away: nothing can be said to be current, so nothing is said),
+        ``history`` (not all of it is loaded yet), ``vectors`` (by keywords alone).
+        """
+        deadline = Deadline(self._clock, budget_ms)
+        self.counters.add("recall.requests")
+        recall = Recall(degraded=("history",))
+        if limit > 0 and query.strip():
+            await self.start()
+            for _ in range(_ATTEMPTS):
+                user = self._user(scope)
+                try:
+                    with user.in_use():
+                        recall = await self._answer(user, query, limit, deadline, exclude_ids)
+                    break
+                except Retired:
+                    continue
+                finally:
+                    self._let_go(user)
+        else:
+            recall = Recall()
+        for part in recall.degraded:
+            self.counters.add(f"recall.without_{part}")
+        return recall.model_copy(update={"elapsed_ms": deadline.elapsed_ms()})
+
+    async def warm(self, scope: Scope) -> None:
+        """See ``ports.Retriever``. Returns once the user's index is loaded."""
+        try:
+            await self.start()
+            user = self._user(scope)
+            try:
+                with user.in_use():
+                    await user.current()
+            finally:
+                self._let_go(user)
+        except (VoiceMemoryError, Retired) as error:
+            logger.info("A user could not be loaded ahead: %s", type(error).__name__)
+
+    # -- Erasable
+
+    async def erase(self, scope: Scope, selection: Selection) -> int:
+        """Drop what is held of ``selection``, the user's snapshot included; returns how many turns were loaded of it.
+
+        Call it after log and archive have erased: what they still hold would be read again.
+        """
+        held = [user for user in (*self._users.values(), *self._leaving) if user.scope == scope]
+        gone = [await user.forget(selection) for user in held]
+        if (user := self._users.get(scope)) is not None and user.retired:
+            del self._users[scope]
+        if self._sources.snapshots is not None:
+            await self._sources.snapshots.remove(scope)
+        return max(gone, default=0)
+
+    # -- life
+
+    def use(self, embedder: Embedder) -> None:
+        """The embedder is loaded; indexes made without vectors are made anew on their next use."""
+        self._desk.use(embedder)
+
+    async def start(self) -> None:
+        """Read the key and begin to look after what is held. Idempotent; ``recall`` and ``warm`` do it, too.
+
+        Raises:
+            HostUnavailable: it is closed.
+        """
+        if self._closed:
+            raise HostUnavailable("This recall engine is closed.")
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        await asyncio.shield(self._starting)
+
+    async def aclose(self) -> None:
+        """Write snapshots of what is worth it (``SHUTDOWN_FLUSH_S`` at most) and end everything. Idempotent."""
+        self._closed = True
+        tasks = [task for task in (*self._loops, self._filling, self._starting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(SHUTDOWN_FLUSH_S):
+                await self._save([user for user in self._users.values() if user.unsaved >= SNAPSHOT_TURNS_MIN])
+                await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        except TimeoutError:
+            logger.warning("Not all snapshots of recall could be written in time; they are built anew when needed.")
+        for user in (*self._users.values(), *self._leaving):
+            await user.close()
+        self._users.clear()
+        await self._desk.aclose()
+
+    def stats(self) -> dict[str, int]:
+        """Counts and sizes; nothing of a user is in them."""
+        turns = sum(len(user.index) for user in self._users.values() if user.index is not None)
+        return {"users": len(self._users), "turns": turns, **self.counters.snapshot()}
+
+    async def _start(self) -> None:
+        snapshots = self._sources.snapshots
+        if snapshots is not None:
+            try:
+                self._key = await snapshots.key()
+            except OSError as error:
+                logger.warning(
+                    "Recall keeps no snapshots, the key can't be read: %s", error.strerror or "no reason given"
+                )
+                self._sources = Sources(self._sources.log, self._sources.archive, None, self._desk, self._clock)
+        self._loops.append(asyncio.create_task(self._again_and_again(self._follow, FOLLOW_POLL_S)))
+        if self._sources.snapshots is not None:
+            self._loops.append(asyncio.create_task(self._again_and_again(self._sweep, SNAPSHOT_SWEEP_S)))
+
+    # -- one recall
+
+    async def _answer(
+        self, user: FollowedUser, query: str, limit: int, deadline: Deadline, exclude_ids: frozenset[str]
+    ) -> Recall:
+        since = user.tick()
+        lack = await self._bring_up_to_date(user, deadline)
+        if user.retired:
+            raise Retired
+        if user.index is None or user.verified <= since:
+            return Recall(degraded=lack or ("history",))
+        vector = None
+        if self._desk.expected and len(user.index):
+            vector = await self._query_vector(user, query, deadline)
+            lack = lack if vector is not None else (*lack, "vectors")
+        hits = await user.search(
+            query, query_vector=vector, limit=limit, now=self._clock.now(), exclude_ids=exclude_ids
+        )
+        if user.verified <= since:
+            raise Retired  # erased while the embedder was waited for
+        return Recall(passages=tuple(_passage(hit) for hit in hits), degraded=lack)
+
+    async def _bring_up_to_date(self, user: FollowedUser, deadline: Deadline) -> tuple[str, ...]:
+        """What is lacking when the user's index is as current as the deadline allows."""
+        waiting = asyncio.ensure_future(user.current())
+        try:
+            if not await deadline.met_by(waiting, reserve_s=_reserve_s(user)):
+                return ("history",)
+            waiting.result()
+        except VoiceMemoryError as error:
+            logger.warning("Recall can't read a user's turns (%s): %s", group_digest(user.scope), type(error).__name__)
+            return ("log",)
+        finally:
+            waiting.cancel()
+        return ()
+
+    async def _query_vector(self, user: FollowedUser, query: str, deadline: Deadline) -> Vector | None:
+        """The query's vector; in the same run of the embedder, turns said just now get theirs."""
+        index = user.index
+        if index is None or index.vectors is None:
+            return None
+        fresh = user.just_said_without_vector()
+        texts = [query, *(text for _, text in fresh)]
+        vectors = await self._desk.for_recall(texts, deadline, reserve_s=_reserve_s(user))
+        if vectors is None or vectors.shape[1] != index.vectors.dimension:
+            return None
+        if fresh:
+            await user.set_vectors([turn_id for turn_id, _ in fresh], vectors[1:])
+        query_vector: Vector = vectors[0]
+        return query_vector
+
+    # -- the users held
+
+    def _user(self, scope: Scope) -> FollowedUser:
+        user = self._users.get(scope)
+        if user is None or user.retired:
+            key = hashlib.blake2b(group_id(scope).encode(), key=self._key, digest_size=KEY_BYTES).digest()
+            user = self._users[scope] = FollowedUser(scope, key, self._sources)
+        self._users.move_to_end(scope)
+        self._make_room()
+        return user
+
+    def _let_go(self, user: FollowedUser) -> None:
+        """Nothing is kept of a user of whom nothing is known, so that strangers take no room."""
+        if not user.users and user.unknown and self._users.get(user.scope) is user:
+            del self._users[user.scope]
+            user.retire()
+
+    def _make_room(self) -> None:
+        free = [user for user in self._users.values() if not user.users] if len(self._users) > self._users_max else []
+        for user in free[: len(self._users) - self._users_max]:
+            if next(reversed(self._users.values())) is user:
+                break  # the one that is asked for right now
+            del self._users[user.scope]
+            if user.unsaved >= SNAPSHOT_TURNS_MIN and len(self._leaving) < _LEAVING_MAX:
+                self._leaving[user] = asyncio.create_task(self._leave(user))
+            else:
+                user.retire()
+
+    async def _leave(self, user: FollowedUser) -> None:
+        try:
+            await self._save([user])
+        finally:
+            await user.close()
+            del self._leaving[user]
+
+    # -- between recalls
+
+    async def _again_and_again(self, duty: Callable[[], Awaitable[None]], every_s: float) -> None:
+        well = True
+        while True:
+            try:
+                await duty()
+                well = True
+            except Exception as error:  # whatever it is must not end it for good
+                (logger.warning if well else logger.debug)("Recall's upkeep is held up: %s", type(error).__name__)
+                well = False
+            await self._clock.sleep(every_s)
+
+    async def _follow(self) -> None:
+        """Read on in the logs of users now talking, and have the embedder do what is left to do."""
+        now_s = self._clock.monotonic()
+        for user in [user for user in self._users.values() if now_s - user.used_s < FOLLOW_ACTIVE_S]:
+            try:
+                await user.current()
+            except Retired:
+                continue
+        if self._filling is None or self._filling.done():
+            self._filling = asyncio.create_task(self._fill())
+        await self._save(self._quiet(now_s))
+
+    def _quiet(self, now_s: float) -> list[FollowedUser]:
+        return [
+            user
+            for user in self._users.values()
+            if user.unsaved >= SNAPSHOT_TURNS_MIN and now_s - user.changed_s >= SNAPSHOT_QUIET_S and user.settled
+        ][:1]  # one a round: the disk is shared
+
+    async def _fill(self) -> None:
+        """Vectors for older turns, a few at a time, round the users, while nobody waits for the embedder."""
+        while lacking := [user for user in self._users.values() if user.missing_vectors(1)]:
+            for user in lacking:
+                missing = user.missing_vectors(EMBED_IDLE_BATCH)
+                vectors = await self._desk.when_idle([text for _, text in missing]) if missing else None
+                if vectors is None:
+                    return
+                await user.set_vectors([turn_id for turn_id, _ in missing], vectors)
+
+    async def _save(self, users: list[FollowedUser]) -> None:
+        for user in users:
+            try:
+                if await user.save():
+                    self.counters.add("snapshot.written")
+            except OSError as error:
+                logger.warning("A snapshot of recall can't be written: %s", error.strerror or type(error).__name__)
+            except VoiceMemoryError as error:
+                logger.info("A snapshot of recall was not written: %s", type(error).__name__)
+
+    async def _sweep(self) -> None:
+        """Remove snapshots of users of whom something was erased elsewhere, and of those who never come back."""
+        snapshots = self._sources.snapshots
+        if snapshots is None:
+            return
+        for header in await snapshots.headers():
+            head = await self._sources.log.read(header.scope, after="", limit=0)
+            if head.epoch != header.epoch:
+                await snapshots.remove(header.scope)
+                self.counters.add("snapshot.swept")
+        await snapshots.prune(older_than_s=SNAPSHOT_KEEP_S)
+
+
+def _reserve_s(user: FollowedUser) -> float:
+    return _RANKING_RESERVE_S + _RANKING_RESERVE_S_PER_TURN * (0 if user.index is None else len(user.index))
+
+
+def _passage(hit: Hit) -> Passage:
+    turn = hit.turn
+    return Passage(
+        id=turn.id,
+        session_id=turn.session_id,
+        timestamp=turn.timestamp,
+        role=turn.role,
+        text=turn.text,
+        mode=turn.mode,
+        language=turn.language,
+        name=turn.name,
+        score=hit.score,
+    )

@@ -1,0 +1,355 @@
+"""One user's index, kept current: loaded from snapshot and archive, then led along the log, and dropped when erased.
+
+Above: engine. Below: index, snapshot, snapshot_files, ports. Belongs to one event loop; one catch-up runs at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from memory.clock import Clock
+from memory.errors import SnapshotError
+from memory.limits import EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
+from memory.models import Record, Scope
+from memory.ports import ArchiveStore, DamagedRecord, LogRecord, LogSlice, Selection, TurnLog
+from memory.retrieval import snapshot
+from memory.retrieval.embedding import EmbedDesk
+from memory.retrieval.index import Hit, IndexedTurn, UserIndex
+from memory.retrieval.indexing import as_turn, common_vectors, remove_selected
+from memory.retrieval.snapshot_files import SnapshotHeader, SnapshotStore
+from memory.retrieval.threads import to_the_end
+from memory.retrieval.vectors import Vector
+
+logger = logging.getLogger(__name__)
+
+_ARCHIVE_READ = 200  # records a read: the rows of one are made into objects in one go, on the loop
+_ADDED_AT_ONCE = 16  # turns indexed before others get the loop: under a millisecond of ordinary talk
+_LONG_TURN_CHARS = 16_384  # longer ones are indexed in a thread
+_SEARCHED_INLINE = 20_000  # turns; searching more takes longer than going to a thread and back
+
+
+class Retired(Exception):
+    """This index was dropped while it was waited for; the engine may have a newer one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where turns come from and where indexes are kept. ``snapshots`` is ``None`` where none are."""
+
+    log: TurnLog
+    archive: ArchiveStore
+    snapshots: SnapshotStore | None
+    desk: EmbedDesk
+    clock: Clock
+
+
+class FollowedUser:
+    """The index of one user and how far it has read.
+
+    ``verified`` > n says: since ``tick()`` returned n, the log has confirmed that no erasure has made this index
+    void. Only then may it be searched.
+    """
+
+    def __init__(self, scope: Scope, key: bytes, sources: Sources) -> None:
+        self.scope, self._key, self._sources = scope, key, sources
+        self.index: UserIndex | None = None
+        self.retired = False
+        self.users = 0  # recalls that hold this now
+        self.used_s = self.changed_s = sources.clock.monotonic()
+        self.unsaved = 0  # turns and vectors that the snapshot lacks
+        self.just_said: deque[str] = deque(maxlen=EMBED_NEWEST_MAX)
+        self.verified = 0
+        self._ticks = 0
+        self._gate = asyncio.Lock()  # held while the index is changed, and while a thread looks at it
+        self._epoch: int | None = None  # None: nothing is loaded
+        self._position, self._cursor = "", 0
+        self._bridged: str | None = None  # the gap before this position was filled from the archive
+        self._model = ""  # whose vectors the index has
+        self._behind = False  # records may lie in the archive that are not in the index
+        self._before: UserIndex | None = None  # the index before an erasure, for the vectors of what is left
+        self._generation = 0
+        self._run: asyncio.Task[None] | None = None
+        self._begun = 0
+
+    # -- what the engine asks
+
+    def tick(self) -> int:
+        self._ticks += 1
+        return self._ticks
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keeps the engine from dropping it for want of room."""
+        self.users += 1
+        try:
+            yield
+        finally:
+            self.users -= 1
+            self.used_s = self._sources.clock.monotonic()
+
+    @property
+    def unknown(self) -> bool:
+        """Nothing of this user is anywhere."""
+        return not self._position and not self._cursor and not self.index
+
+    @property
+    def settled(self) -> bool:
+        """Loaded as a whole, and nothing is being read right now."""
+        return self._epoch is not None and not self._behind and (self._run is None or self._run.done())
+
+    async def current(self) -> None:
+        """Return once a catch-up that began after this call has ended: what was appended before is in the index.
+
+        Raises:
+            StoreUnavailable: the log or the archive is away.
+            Retired: the index was dropped meanwhile.
+        """
+        wanted = self._begun + 1
+        while True:
+            if self._run is None or self._run.done():
+                self._begun += 1
+                self._run = asyncio.create_task(self._catch_up())
+                self._run.add_done_callback(_looked_at)
+            run, number = self._run, self._begun
+            await asyncio.wait((run,))
+            if self.retired or run.cancelled():
+                raise Retired
+            if number >= wanted:
+                return run.result()
+
+    async def search(
+        self, query: str, *, query_vector: Vector | None, limit: int, now: datetime, exclude_ids: frozenset[str]
+    ) -> list[Hit]:
+        """See ``UserIndex.search``. Nothing where the index is gone."""
+        async with self._gate:
+            index = self.index
+            if index is None:
+                return []
+            search = partial(index.search, query, query_vector=query_vector, k=limit, now=now, exclude_ids=exclude_ids)
+            return search() if len(index) <= _SEARCHED_INLINE else await to_the_end(search)
+
+    def missing_vectors(self, limit: int) -> list[tuple[str, str]]:
+        """Ids and texts of turns without a vector, newest first; none while a thread is at work on the index."""
+        return [] if self.index is None or self._gate.locked() else self.index.missing_vectors(limit)
+
+    def just_said_without_vector(self) -> list[tuple[str, str]]:
+        """Ids and texts of the newest turns, as far as they have no vector yet."""
+        return [pair for pair in self.missing_vectors(EMBED_NEWEST_MAX) if pair[0] in self.just_said]
+
+    async def set_vectors(self, ids: Sequence[str], vectors: Vector) -> None:
+        async with self._gate:
+            index = self.index
+            if index is not None and index.vectors is not None and index.vectors.dimension == vectors.shape[1]:
+                index.set_vectors(ids, vectors)
+                self.unsaved += len(ids)
+
+    async def forget(self, selection: Selection) -> int:
+        """Drop what is meant; returns how many turns that were. What is left is read anew, under the new epoch."""
+        async with self._gate:
+            index = self.index
+            if selection.what == "all" or index is None:
+                self.retire()
+                return 0 if index is None else len(index)
+            gone = await to_the_end(remove_selected, index, selection)
+            self._expire()
+            return gone
+
+    def retire(self) -> None:
+        """Drop everything; whoever waits gets ``Retired``."""
+        self.retired = True
+        self._expire()
+        self._before = None
+        if self._run is not None:
+            self._run.cancel()
+
+    async def save(self) -> bool:
+        """Write a snapshot; False where it isn't worth it, or an erasure came in between.
+
+        Raises:
+            OSError: it can't be written.
+            StoreUnavailable: the log is away.
+        """
+        snapshots, index, epoch = self._sources.snapshots, self.index, self._epoch
+        if snapshots is None or index is None or epoch is None or self._behind or not self.unsaved:
+            return False
+        async with self._gate:
+            unsaved, generation = self.unsaved, self._generation
+            header = SnapshotHeader(self.scope, epoch, self._position, self._cursor, self._model)
+            body = await to_the_end(snapshot.dump, index)
+        if not await snapshots.write(header, body, still_wanted=lambda: generation == self._generation):
+            return False
+        # An erasure by somebody else, who found no file to remove: theirs came before this one's end.
+        head = await self._sources.log.read(self.scope, after="", limit=0)
+        if head.epoch != epoch:
+            await snapshots.remove(self.scope)
+            return False
+        self.unsaved = max(0, self.unsaved - unsaved)
+        return True
+
+    async def close(self) -> None:
+        """End what runs. Idempotent."""
+        self.retire()
+        if self._run is not None:
+            await asyncio.wait((self._run,))
+
+    # -- reading
+
+    async def _catch_up(self) -> None:
+        while True:
+            if self.retired:
+                raise Retired
+            if self._epoch is None or self._other_model():
+                await self._open()
+            if self._behind:
+                await self._read_archive()
+            elif await self._read_log():
+                break
+        await self._carry_vectors()
+        await self._shorten()
+
+    def _other_model(self) -> bool:
+        """The embedder was loaded, or changed, after the index was made."""
+        return self._sources.desk.model not in ("", self._model)
+
+    async def _open(self) -> None:
+        """Begin anew: from the snapshot if it is of this epoch, else with nothing and the archive before us."""
+        self._expire()
+        generation, begun = self._generation, self.tick()
+        head = await self._sources.log.read(self.scope, after="", limit=0)
+        found = await self._from_snapshot(head.epoch)
+        if generation != self._generation:
+            return
+        if found is None:
+            self.index, self._model = UserIndex(self._key, self._sources.desk.dimension), self._sources.desk.model
+            self._position, self._cursor = "", 0
+        else:
+            self.index, header = found
+            self._position, self._cursor, self._model = header.position, header.cursor, header.model
+        self._epoch, self._behind, self.verified, self.unsaved = head.epoch, found is None, begun, 0
+
+    async def _from_snapshot(self, epoch: int) -> tuple[UserIndex, SnapshotHeader] | None:
+        snapshots = self._sources.snapshots
+        data = None if snapshots is None else await snapshots.read(self.scope)
+        if snapshots is None or data is None:
+            return None
+        try:
+            header, start = SnapshotHeader.decode(data)
+            fits = self._sources.desk.model in ("", header.model)  # "": none, or not yet; its vectors will do then
+            if header.scope == self.scope and header.epoch == epoch and fits:
+                return await to_the_end(snapshot.load, data[start:], self._key), header
+        except SnapshotError as error:
+            logger.warning("A snapshot of recall is of no use: %s", error)
+        await snapshots.remove(self.scope)
+        return None
+
+    async def _read_archive(self) -> None:
+        """Everything after the cursor. Afterwards the log is read on from the last record's position."""
+        while not self.retired:
+            generation = self._generation
+            rows = await self._sources.archive.read(self.scope, after=self._cursor, limit=_ARCHIVE_READ)
+            if not await self._add([row.record for row in rows], generation):
+                return
+            if rows:
+                self._cursor = rows[-1].cursor
+                self._position = max(self._position, rows[-1].position)
+            if len(rows) < _ARCHIVE_READ:
+                self._behind = False
+                return
+            # What is there already may be searched when a budget ends; so see that it still may.
+            await self._read_head(generation)
+
+    async def _read_head(self, generation: int) -> None:
+        begun = self.tick()
+        head = await self._sources.log.read(self.scope, after="", limit=0)
+        if generation == self._generation:
+            self._check(head, begun)
+
+    async def _read_log(self) -> bool:
+        """The next part of the log; True when there was nothing after it."""
+        generation, begun = self._generation, self.tick()
+        part = await self._sources.log.read(self.scope, after=self._position, limit=LOG_READ_MAX)
+        if generation != self._generation or not self._check(part, begun):
+            return False
+        came: list[LogRecord | DamagedRecord] = [*part.records, *part.damaged]
+        came.sort(key=lambda each: each.position)
+        before = came[0].previous if came else part.last
+        if before not in (self._position, self._bridged):
+            # Trimmed before we read it, so the archive has it. What it does not have then, it never will.
+            self._bridged, self._behind = before, True
+            return False
+        if not await self._add([each.record for each in part.records], generation, just_said=True):
+            return False
+        if came:
+            self._position = came[-1].position
+        return len(came) < LOG_READ_MAX
+
+    def _check(self, part: LogSlice, begun: int) -> bool:
+        if part.epoch != self._epoch:
+            self._expire()
+            return False
+        self.verified = begun
+        return True
+
+    def _expire(self) -> None:
+        """The index may not be searched any more, and what is being read for it is of no use."""
+        self._generation += 1
+        self._before = self.index if self.index is not None else self._before
+        self.index, self._epoch, self._bridged, self.verified = None, None, None, 0
+        self.just_said.clear()
+
+    # -- the index
+
+    async def _add(self, records: Iterable[Record], generation: int, *, just_said: bool = False) -> bool:
+        """Index what was said. False: the index was dropped meanwhile."""
+        turns = [turn for record in records if (turn := as_turn(record)) is not None]
+        for start in range(0, len(turns), _ADDED_AT_ONCE):
+            async with self._gate:
+                if generation != self._generation or self.index is None:
+                    return False
+                await self._add_some(self.index, turns[start : start + _ADDED_AT_ONCE])
+            if start + _ADDED_AT_ONCE < len(turns):
+                await asyncio.sleep(0)
+        if turns:
+            self.unsaved += len(turns)
+            self.changed_s = self._sources.clock.monotonic()
+        if just_said:
+            self.just_said.extend(turn.id for turn in turns[-EMBED_NEWEST_MAX:])
+        return generation == self._generation
+
+    async def _add_some(self, index: UserIndex, turns: Sequence[IndexedTurn]) -> None:
+        for turn in turns:
+            if len(turn.text) > _LONG_TURN_CHARS:
+                await to_the_end(index.add, turn)
+            else:
+                index.add(turn)
+
+    async def _carry_vectors(self) -> None:
+        """After an erasure: what is left has its vectors already."""
+        before, self._before = self._before, None
+        if before is None or before.vectors is None or self.index is None or self.index.vectors is None:
+            return
+        if before.vectors.dimension != self.index.vectors.dimension:
+            return
+        for ids, vectors in common_vectors(before, self.index):
+            await self.set_vectors(ids, vectors)
+            await asyncio.sleep(0)
+
+    async def _shorten(self) -> None:
+        """Keep within ``RECALL_TURNS_MAX``: the oldest go; they are in the archive."""
+        async with self._gate:
+            index = self.index
+            if index is not None and len(index) > RECALL_TURNS_MAX:
+                await to_the_end(index.remove, index.ids()[: len(index) - RECALL_TURNS_MAX * 19 // 20])
+
+
+def _looked_at(run: asyncio.Task[None]) -> None:
+    # Whoever waits for a catch-up takes its error; where nobody does, it is no news.
+    if not run.cancelled():
+        run.exception()

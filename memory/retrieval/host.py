@@ -1,0 +1,154 @@
+"""The recall host: one process per data directory that owns the embedder and the indexes of the users now talking.
+
+It answers ``protocol`` on the data directory's socket until nobody uses it any more, and moves the log into the
+archive meanwhile. Opened parts are handed in. Above: cli. Below: engine, protocol, hosting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from memory.errors import EmbedderUnavailable, VoiceMemoryError
+from memory.hosting import HostRole, serving
+from memory.limits import ARCHIVE_POLL_IDLE_S, HOST_QUEUE_MAX, RECALL_WARM_S, SHUTDOWN_FLUSH_S
+from memory.ports import Embedder
+from memory.retrieval.engine import RecallEngine
+from memory.retrieval.protocol import Malformed, Request, encode, read_message, recall_reply
+
+logger = logging.getLogger(__name__)
+
+
+class LogConsumer(Protocol):
+    """Moves the log into the archive (``ingestion.Archiver``)."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        ...
+
+    async def drain(self) -> object:
+        """Move what is there now."""
+        ...
+
+
+class RecallHost:
+    """Serves one engine. ``load_embedder`` runs in a thread; until it returns, recall goes by keywords.
+
+    ``consumer`` is ``None`` where another process moves the log.
+    """
+
+    def __init__(
+        self,
+        role: HostRole,
+        engine: RecallEngine,
+        *,
+        load_embedder: Callable[[], Embedder | None],
+        consumer: LogConsumer | None,
+    ) -> None:
+        self._role, self._engine = role, engine
+        self._load_embedder, self._consumer = load_embedder, consumer
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until nobody has used the host for its idle time, or ``stop`` is set.
+
+        At the end the log is moved on and snapshots are written, ``SHUTDOWN_FLUSH_S`` at most for each. The engine
+        is closed; the role is the caller's to release.
+        """
+        owned = [asyncio.create_task(self._load()), asyncio.create_task(self._role.unused())]
+        if self._consumer is not None:
+            owned.append(asyncio.create_task(self._consume(self._consumer)))
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            async with serving(self._role.spec, self.talk):
+                await self._engine.start()
+                await asyncio.wait((owned[1], stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*owned, stopped):
+                task.cancel()
+            await asyncio.gather(*owned, stopped, return_exceptions=True)
+            await self._drain()
+            await self._engine.aclose()
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one client's requests, several at a time, until it goes away. Its requests end with it."""
+        answering: set[asyncio.Task[None]] = set()
+        try:
+            while (message := await read_message(reader)) is not None:
+                request = Request.parse(message)
+                if len(answering) >= HOST_QUEUE_MAX:
+                    writer.write(encode({"id": request.id, "error": "too many requests at once"}))
+                    continue
+                task = asyncio.create_task(self._reply(request, writer))
+                answering.add(task)
+                task.add_done_callback(answering.discard)
+        except Malformed as error:
+            logger.warning("A client's connection is closed: %s", error)
+        finally:
+            for task in answering:
+                task.cancel()
+            await asyncio.gather(*answering, return_exceptions=True)
+
+    async def _reply(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        try:
+            frame = await self._answer(request)
+        except VoiceMemoryError as error:
+            frame = encode({"id": request.id, "error": str(error)})
+        except Exception as error:  # one request's fault must not be another's
+            logger.error("A %s request failed: %s", request.op, type(error).__name__)
+            frame = encode({"id": request.id, "error": type(error).__name__})
+        writer.write(frame)
+        await writer.drain()
+
+    async def _answer(self, request: Request) -> bytes:
+        scope, engine = request.scope, self._engine
+        if request.op == "recall" and scope is not None:
+            recall = await engine.recall(
+                scope,
+                request.query,
+                limit=request.limit,
+                budget_ms=request.budget_ms,
+                exclude_ids=request.exclude_ids,
+            )
+            return recall_reply(request.id, recall)
+        if request.op == "warm" and scope is not None:
+            async with asyncio.timeout(RECALL_WARM_S):
+                await engine.warm(scope)
+        elif request.op == "erase" and scope is not None and request.selection is not None:
+            return encode({"id": request.id, "erased": await engine.erase(scope, request.selection)})
+        elif request.op == "stats":
+            return encode({"id": request.id, "stats": engine.stats()})
+        return encode({"id": request.id})
+
+    async def _load(self) -> None:
+        try:
+            embedder = await asyncio.to_thread(self._load_embedder)
+        except EmbedderUnavailable as error:
+            logger.warning("Recall goes by keywords alone: %s", error)
+            return
+        if embedder is not None:
+            self._engine.use(embedder)
+        # What was loaded stays for good: later collections need not look through it each time.
+        gc.collect()
+        gc.freeze()
+
+    async def _consume(self, consumer: LogConsumer) -> None:
+        while True:
+            try:
+                await consumer.run()
+            except Exception as error:  # what is in the log must not stay there for good
+                logger.error("Moving the log into the archive stopped: %s; it goes on.", type(error).__name__)
+            await asyncio.sleep(ARCHIVE_POLL_IDLE_S)
+
+    async def _drain(self) -> None:
+        if self._consumer is None:
+            return
+        try:
+            async with asyncio.timeout(SHUTDOWN_FLUSH_S):
+                await self._consumer.drain()
+        except (VoiceMemoryError, TimeoutError) as error:
+            logger.warning(
+                "The log was not moved to its end (%s); it is kept, and moved next time.", type(error).__name__
+            )

@@ -1,0 +1,52 @@
+"""From records to the index and from one index to the next. Pure functions. Above: following. Below: index, models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from memory.models import MemoryEntry, Record
+from memory.ports import Selection
+from memory.retrieval.index import IndexedTurn, UserIndex
+from memory.retrieval.vectors import Vector
+
+_CARRIED_AT_ONCE = 256
+
+
+def as_turn(record: Record) -> IndexedTurn | None:
+    """What of a record is recalled: what users and assistants said, as it is stored."""
+    if not isinstance(record, MemoryEntry) or record.role == "system":
+        return None
+    return IndexedTurn(
+        id=record.id,
+        session_id=record.session_id,
+        timestamp=record.timestamp,
+        role=record.role,
+        text=record.content,
+        name=record.name,
+        mode=record.mode,
+        language=record.language,
+    )
+
+
+def remove_selected(index: UserIndex, selection: Selection) -> int:
+    """Remove what is meant from the index; returns how many turns that were."""
+    if selection.what == "session":
+        return index.remove_session(selection.session_id or "")
+    since_s = selection.since.timestamp() if selection.since is not None else -np.inf
+    return index.remove([index.turns.ids[place] for place in np.flatnonzero(index.turns.times.values >= since_s)])
+
+
+def common_vectors(before: UserIndex, after: UserIndex) -> Iterator[tuple[list[str], Vector]]:
+    """Ids and vectors of turns that have a vector before and are still there, with the same text, after."""
+    assert before.vectors is not None
+    for start in range(0, len(before), _CARRIED_AT_ONCE):
+        places = [
+            place
+            for place in range(start, min(start + _CARRIED_AT_ONCE, len(before)))
+            if before.vectors.present[place]
+            and (there := after.turns.position(before.turns.ids[place])) is not None
+            and after.turns.texts[there] == before.turns.texts[place]
+        ]
+        yield [before.turns.ids[place] for place in places], before.vectors.rows[places].astype(np.float32)

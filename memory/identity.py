@@ -27,6 +27,9 @@ _MARKERS = frozenset({"org", "agent", "user", "session"})
 _PART_CHARS_MAX = 64
 
 _DIGITS = re.compile(r"\+?[0-9]{4,15}")
+_E164 = re.compile(r"\+[1-9][0-9]{3,14}")  # no country's code starts with 0
+# What carriers send for a number they withhold: BLOCKED, RESTRICTED, ANONYMOUS, UNKNOWN, UNAVAILABLE on a keypad.
+_WITHHELD = frozenset({"2562533", "7378742833", "266696687", "8566696", "86282452253"})
 _SEPARATORS = re.compile(r"[\s().\-/\u00a0\u2010-\u2015]")
 
 
@@ -92,16 +95,19 @@ def normalise_phone(text: str, region: str | None = None) -> str | None:
 
     Takes ``+1 (555) 010-9999``, ``+1555…;cpc=ordinary``, ``%2B1555…``, ``tel:+1555…`` and ``sip:+1555…@host``.
     A number without ``+`` is completed only when ``region`` (ISO 3166, such as ``US``) says how; otherwise its
-    digits are kept as they came.
+    digits are kept as they came. A number that stands for a withheld one (``+266696687``, zeros) is none.
     """
     number = unquote(text).strip()
     number = re.sub(r"^(?:tel|sips?):", "", number, flags=re.IGNORECASE)
     number = _SEPARATORS.sub("", number.split(";", 1)[0].split("@", 1)[0])
     if number.startswith("00") and len(number) > 8:
         number = "+" + number[2:]
-    if not _DIGITS.fullmatch(number):
+    digits = number.removeprefix("+")
+    if not _DIGITS.fullmatch(number) or digits in _WITHHELD or not digits.strip("0"):
         return None
-    return number if number.startswith("+") else _completed(number, region)
+    if number.startswith("+"):
+        return number if _E164.fullmatch(number) else None
+    return _completed(number, region)
 
 
 def _completed(digits: str, region: str | None) -> str:

@@ -6,22 +6,28 @@ a version, and older versions load. Above: ports, service, stores. Below: errors
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self, TypeVar
+from datetime import UTC, date, datetime
+from enum import Enum
+from math import isfinite
+from pathlib import PurePath
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from memory.errors import EntryTooLarge, InvalidEntry
+from memory.errors import EntryTooLarge, InvalidEntry, InvalidIdentity, VoiceMemoryError
 from memory.limits import (
     DISPLAY_NAME_CHARS_MAX,
     ENTRY_CONTENT_BYTES_MAX,
+    ENTRY_RETRIEVED_BYTES_MAX,
     EVENT_DATA_BYTES_MAX,
     ID_CHARS_MAX,
+    JSON_DEPTH_MAX,
     LANGUAGE_CHARS_MAX,
 )
 
@@ -41,20 +47,30 @@ def clean_text(text: str) -> str:
 
 
 def new_id(timestamp_ms: int | None = None) -> str:
-    """A UUIDv7 (RFC 9562, 5.7): 48 bits of milliseconds, then random bits; later ids sort after earlier ones."""
-    milliseconds = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-    value = (milliseconds & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10))
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
+    """A UUIDv7 (RFC 9562, 5.7): milliseconds, then fractions of one, then random bits.
+
+    Of two ids made in one process, at least half a microsecond apart, the later sorts after the earlier.
+    """
+    milliseconds, rest_ns = divmod(time.time_ns(), 1_000_000)
+    fraction = rest_ns * 4_096 // 1_000_000
+    if timestamp_ms is not None:
+        milliseconds, fraction = timestamp_ms, int.from_bytes(os.urandom(2)) & 0xFFF
+    random = int.from_bytes(os.urandom(8)) & (1 << 62) - 1
+    value = (milliseconds & (1 << 48) - 1) << 80 | 0x7 << 76 | fraction << 64 | 0x2 << 62 | random
     return str(uuid.UUID(int=value))
 
 
 def _aware(value: object) -> object:
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value)
-    if isinstance(value, datetime):
-        # The seeds' samples use utcnow(): a naive time is taken as UTC.
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime):
+            # The seeds' samples use utcnow(): a naive time is taken as UTC.
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            "must be a time in ISO 8601, such as 2026-11-28T10:00:00+00:00, in the years 1 to 9999"
+        ) from None
     return value
 
 
@@ -62,20 +78,72 @@ def _cleaned(value: object) -> object:
     return clean_text(value) if isinstance(value, str) else value
 
 
+def _plain_id(value: object) -> object:
+    # Cleaning an id could make two ids meet, so an unclean one is refused.
+    if isinstance(value, str) and (clean_text(value) != value or any(c in value for c in "\t\n\r")):
+        raise ValueError("holds control characters or lone surrogates; ids must be plain text")
+    return value
+
+
+def _display_name(value: object) -> object:
+    return clean_text(value)[:DISPLAY_NAME_CHARS_MAX] if isinstance(value, str) else value
+
+
+def json_value(value: Any, depth: int = JSON_DEPTH_MAX) -> Any:
+    """``value`` as JSON holds it, as a copy: cleaned texts, lists for other sequences, ISO 8601 for times, ``None`` for
+    what is no number.
+
+    Raises:
+        ValueError: it is nested deeper than ``JSON_DEPTH_MAX``, or holds what JSON has no form for.
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return clean_text(str(value))
+    if isinstance(value, int):
+        if abs(value) >= 1 << 127:
+            raise ValueError("holds a number of more than 128 bits; store it as text")
+        return value
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, date | uuid.UUID | PurePath):
+        return value.isoformat() if isinstance(value, date) else str(value)
+    return _json_container(value, depth)
+
+
+def _json_container(value: Any, depth: int) -> Any:
+    if depth <= 0:
+        raise ValueError(f"is nested deeper than {JSON_DEPTH_MAX} levels")
+    if isinstance(value, Mapping):
+        return {clean_text(str(key)): json_value(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_value(item, depth - 1) for item in value]
+    raise ValueError(f"holds a {type(value).__name__}, which JSON has no form for; convert it first")
+
+
+def _json_size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode())
+
+
 Timestamp = Annotated[datetime, BeforeValidator(_aware)]
-Identifier = Annotated[str, BeforeValidator(_cleaned), Field(max_length=ID_CHARS_MAX)]
+Identifier = Annotated[str, BeforeValidator(_plain_id), Field(max_length=ID_CHARS_MAX)]
 Language = Annotated[str, BeforeValidator(_cleaned), Field(max_length=LANGUAGE_CHARS_MAX)]
+Label = Annotated[str, BeforeValidator(_cleaned), Field(max_length=ID_CHARS_MAX)]
 Text = Annotated[str, BeforeValidator(_cleaned)]
+Name = Annotated[str, BeforeValidator(_display_name)]
+Json = Annotated[dict[str, Any], BeforeValidator(json_value)]
 
 _T = TypeVar("_T", bound="_Model")
 
 
-def _explain(error: ValidationError, noun: str) -> InvalidEntry:
+def _explain(error: ValidationError, noun: str, kind: type[VoiceMemoryError]) -> VoiceMemoryError:
     # Pydantic's own message quotes the input, which is user content: only field and reason are taken over.
     faults = error.errors(include_input=False, include_url=False)
-    text = "; ".join(f"{'.'.join(map(str, f['loc'])) or noun}: {_reason(f)}" for f in faults)
-    kind = EntryTooLarge if any("split it" in str(f["msg"]) for f in faults) else InvalidEntry
-    return kind(f"This {noun} can't be stored. {text}")
+    text = "; ".join(f"{f['loc'][0] if f['loc'] else noun}: {_reason(f)}" for f in faults)
+    too_large = any("split it" in str(f["msg"]) for f in faults)
+    return (EntryTooLarge if too_large else kind)(f"This {noun} can't be taken. {text}")
 
 
 def _reason(fault: Mapping[str, Any]) -> str:
@@ -86,12 +154,13 @@ def _reason(fault: Mapping[str, Any]) -> str:
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+    refusal: ClassVar[type[VoiceMemoryError]] = InvalidEntry
 
     def __init__(self, **data: Any) -> None:
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise _explain(error, type(self).__name__) from None
+            raise _explain(error, type(self).__name__, self.refusal) from None
 
     def to_dict(self) -> dict[str, Any]:
         """The serialised form: JSON types only, with its version under ``v``."""
@@ -104,27 +173,23 @@ class _Model(BaseModel):
         Raises:
             InvalidEntry: a required field is missing or wrong.
         """
+        if not isinstance(data, Mapping):
+            raise cls.refusal(f"This {cls.__name__} can't be taken. It is a {type(data).__name__}, not a mapping.")
         return cls(**{key: value for key, value in data.items() if key in cls.model_fields})
 
 
 class Scope(_Model):
     """Whose memory it is. ``kind='session'``: nobody is known, and the memory ends with that session.
 
-    Two scopes share memory exactly when all four fields are equal.
+    Two scopes share memory exactly when all four fields are equal. A wrong one raises InvalidIdentity.
     """
+
+    refusal: ClassVar[type[VoiceMemoryError]] = InvalidIdentity
 
     org_id: Identifier = Field(min_length=1)
     agent_id: Identifier = Field(min_length=1)
     user_id: Identifier = Field(min_length=1)
     kind: Literal["user", "session"] = "user"
-
-    @field_validator("org_id", "agent_id", "user_id", mode="before")
-    @classmethod
-    def _no_controls(cls, value: object) -> object:
-        # Cleaning an id could make two ids meet, so an unclean one is refused.
-        if isinstance(value, str) and clean_text(value) != value:
-            raise ValueError("holds control characters or lone surrogates; ids must be plain text")
-        return value
 
 
 class MemoryEntry(_Model):
@@ -132,6 +197,7 @@ class MemoryEntry(_Model):
 
     ``role``, ``content``, ``mode`` and ``language`` are enough to make one. ``content`` of an assistant's
     interrupted reply is the part the caller heard. ``latency_ms``: end of the user's speech to first audio.
+    ``sources`` hold JSON values; ``name`` is cut to ``DISPLAY_NAME_CHARS_MAX``.
     """
 
     id: Identifier = Field(default_factory=new_id, min_length=1)
@@ -142,19 +208,19 @@ class MemoryEntry(_Model):
     role: Role
     content: Text
     mode: Mode
-    name: Annotated[str, BeforeValidator(_cleaned)] | None = Field(default=None, max_length=DISPLAY_NAME_CHARS_MAX)
+    name: Name | None = None
 
     language: Language = ""
     detected_language: Language = ""
     language_switched: bool = False
 
     retrieved_passages: tuple[Text, ...] = ()
-    sources: tuple[dict[str, Any], ...] = ()
+    sources: tuple[Json, ...] = ()
 
     latency_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     interrupted: bool = False
     transcript_confidence: float | None = Field(default=None, ge=0, le=1)
-    degradations: tuple[str, ...] = ()
+    degradations: tuple[Label, ...] = ()
     redactions: int = Field(default=0, ge=0)
     phi_detected: bool = False
 
@@ -167,6 +233,15 @@ class MemoryEntry(_Model):
         if size > ENTRY_CONTENT_BYTES_MAX:
             raise ValueError(f"has {size} bytes, {ENTRY_CONTENT_BYTES_MAX} at most; split it into several turns")
         return value
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        size = sum(len(text.encode()) for text in self.retrieved_passages) + sum(map(_json_size, self.sources))
+        if size > ENTRY_RETRIEVED_BYTES_MAX:
+            raise ValueError(
+                f"retrieved_passages and sources have {size} bytes, {ENTRY_RETRIEVED_BYTES_MAX} at most; store fewer"
+            )
+        return self
 
     def with_(self, **changes: Any) -> Self:
         """A copy with ``changes``, validated."""
@@ -186,13 +261,13 @@ class MemoryEvent(_Model):
     session_id: Identifier = ""
     user_id: Identifier = ""
     timestamp: Timestamp = Field(default_factory=lambda: datetime.now(UTC))
-    event_type: Identifier = Field(min_length=1)
-    data: dict[str, Any] = Field(default_factory=dict)
+    event_type: Label = Field(min_length=1)
+    data: Json = Field(default_factory=dict)
 
     @field_validator("data")
     @classmethod
     def _bounded(cls, value: dict[str, Any]) -> dict[str, Any]:
-        size = len(repr(value).encode(errors="replace"))
+        size = _json_size(value)
         if size > EVENT_DATA_BYTES_MAX:
             raise ValueError(f"has {size} bytes, {EVENT_DATA_BYTES_MAX} at most")
         return value
@@ -208,7 +283,13 @@ Record = MemoryEntry | MemoryEvent
 
 
 def record_from_dict(data: Mapping[str, Any]) -> Record:
-    """Load an entry or an event, whichever ``data`` is."""
+    """Load an entry or an event, whichever ``data`` is.
+
+    Raises:
+        InvalidEntry: it is neither.
+    """
+    if not isinstance(data, Mapping):
+        raise InvalidEntry(f"This record can't be taken. It is a {type(data).__name__}, not a mapping.")
     return MemoryEvent.from_dict(data) if "event_type" in data else MemoryEntry.from_dict(data)
 
 
@@ -217,7 +298,7 @@ class Fact(_Model):
 
     id: Identifier = Field(default_factory=new_id)
     text: Text = Field(min_length=1)
-    category: str = ""
+    category: Label = ""
     valid_at: Timestamp | None = None
     invalid_at: Timestamp | None = None
     sources: tuple[Identifier, ...] = ()
@@ -233,7 +314,7 @@ class Passage(_Model):
     text: Text
     mode: Mode = "voice"
     language: Language = ""
-    name: str | None = None
+    name: Name | None = None
     score: float = 0.0
 
 
@@ -255,7 +336,7 @@ class ConversationContext(_Model):
     language_events: tuple[MemoryEvent, ...] = ()
     mode: Mode | None = None
     retrieved_passages: tuple[Text, ...] = ()
-    sources: tuple[dict[str, Any], ...] = ()
+    sources: tuple[Json, ...] = ()
 
 
 class MemorySettings(_Model):

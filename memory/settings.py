@@ -6,11 +6,13 @@ Above: wiring, cli, plugin. Below: errors, limits, datadir. Each field's descrip
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from memory import limits
@@ -22,8 +24,16 @@ AssuranceName = Literal["anonymous", "caller_id", "signed", "verified"]
 
 def _blank_is_unset(value: object) -> object:
     # compose files and CI write `NAME=` for "not set"
-    return None if value == "" else value
+    return None if isinstance(value, str) and not value.strip() else value
 
+
+# What a URL must look like, apart from what only its driver can tell.
+_REDIS_URL = re.compile(r"(?:rediss?|unix)://\S.*")
+_DATABASE_URL = re.compile(r"(?:postgres(?:ql)?|sqlite)(?:\+\w+)?://.*")
+
+# With this "prefix" a field's own name is no environment variable's: ORG_ID or ENABLED in an environment are
+# somebody else's. Only the aliases are read; fields can still be set by name in code.
+NO_VARIABLE = "="
 
 OptionalStr = Annotated[str | None, BeforeValidator(_blank_is_unset)]
 OptionalSecret = Annotated[SecretStr | None, BeforeValidator(_blank_is_unset)]
@@ -36,7 +46,9 @@ def _env(*names: str) -> AliasChoices:
 class Settings(BaseSettings):
     """Everything the memory reads from the environment."""
 
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True, env_prefix=NO_VARIABLE
+    )
 
     data_dir: Path = Field(
         default_factory=_resolve_data_dir,
@@ -64,6 +76,7 @@ class Settings(BaseSettings):
     redis_url: OptionalStr = Field(
         default=None,
         validation_alias=_env("REDIS_URL"),
+        repr=False,
         description="Redis by URL (redis://, rediss://, unix://). Unset: the embedded server.",
     )
     redis_host: OptionalStr = Field(
@@ -78,6 +91,7 @@ class Settings(BaseSettings):
     database_url: OptionalStr = Field(
         default=None,
         validation_alias=_env("DATABASE_URL"),
+        repr=False,
         description="SQL archive (postgresql:// or sqlite://). Unset: SQLite in the data directory.",
     )
 
@@ -97,6 +111,7 @@ class Settings(BaseSettings):
     )
     context_tokens: int = Field(
         default=limits.CONTEXT_TOKENS_DEFAULT,
+        validate_default=True,
         ge=200,
         le=1_000_000,
         validation_alias=_env("MEMORY_CONTEXT_TOKENS"),
@@ -179,18 +194,25 @@ class Settings(BaseSettings):
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
 
+    @field_validator("org_id", "agent_id")
+    @classmethod
+    def _plain(cls, value: str) -> str:
+        if not value.strip() or not value.isprintable():
+            raise ValueError("must be plain text without control characters")
+        return value
+
     @field_validator("redis_url")
     @classmethod
     def _known_redis_scheme(cls, value: str | None) -> str | None:
-        if value and not value.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("must start with redis://, rediss:// or unix://")
+        if value and not (_REDIS_URL.fullmatch(value) and _has_valid_port(value)):
+            raise ValueError("must be redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH")
         return value
 
     @field_validator("database_url")
     @classmethod
     def _known_database_scheme(cls, value: str | None) -> str | None:
-        if value and not value.startswith(("postgresql", "postgres://", "sqlite")):
-            raise ValueError("must start with postgresql:// or sqlite://")
+        if value and not (_DATABASE_URL.fullmatch(value) and _has_valid_port(value)):
+            raise ValueError("must be postgresql://USER@HOST:PORT/NAME or sqlite:///PATH")
         return value
 
     @field_validator("phone_region")
@@ -200,23 +222,36 @@ class Settings(BaseSettings):
             raise ValueError("must be a two-letter country code (ISO 3166), such as US")
         return value.upper() if value else None
 
-    @model_validator(mode="after")
-    def _block_fits(self) -> Settings:
-        if self.block_tokens * 2 > self.context_tokens:
+    @field_validator("context_tokens")
+    @classmethod
+    def _holds_the_block(cls, value: int, info: ValidationInfo) -> int:
+        # At this field, not after all of them: a relation is reported along with the other faults.
+        block = info.data.get("block_tokens")
+        if block is not None and block * 2 > value:
             raise ValueError(
-                "MEMORY_BLOCK_TOKENS must be at most half of MEMORY_CONTEXT_TOKENS "
-                f"({self.block_tokens} > {self.context_tokens} / 2): lower the first or raise the second"
+                f"must be at least twice MEMORY_BLOCK_TOKENS ({value} < 2 x {block}): raise this or lower that"
             )
-        return self
+        return value
+
+
+def _has_valid_port(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.port is None or parts.port > 0
+    except ValueError:
+        return False
 
 
 def load_settings(settings_class: type[Settings] = Settings, /, **overrides: Any) -> Settings:
     """Read the settings from the environment; ``overrides`` (by field name) win.
 
     Raises:
+        TypeError: an override that is no field.
         SettingsError: one or more values are wrong; the message has a line for each, with variable, kind and fix,
             and never the value itself.
     """
+    if unknown := sorted(overrides.keys() - settings_class.model_fields.keys()):
+        raise TypeError(f"{settings_class.__name__} has no field {', '.join(unknown)}.")
     try:
         return settings_class(**overrides)
     except ValidationError as error:
@@ -250,7 +285,7 @@ def _kind(value: object) -> str:
         except ValueError:
             return f"text of {len(value)} characters"
         return "a number"
-    return type(value).__name__
+    return "a number" if isinstance(value, int | float) else type(value).__name__
 
 
 def environment(settings: Settings) -> Mapping[str, str]:

@@ -24,6 +24,14 @@ NO_LLM = "no LLM configured: answers are quotes from memory (extractive)"
 INSTALL_LOCAL = 'pip install "livekit-unified-memory[local]"'
 INSTALL_PLUGINS = "pip install livekit-plugins-openai livekit-plugins-silero"
 
+LAST_WORDS_S = 1.0  # how long the end of a call waits for the transcript of what was being said
+
+_WITHOUT_ROOM: dict[str, Any] = {
+    "user_away_timeout": None,
+    "aec_warmup_duration": None,
+    "session_close_transcript_timeout": LAST_WORDS_S,
+}
+
 
 class ModelUnavailable(VoiceMemoryError):
     """A model can't be used here: its package is missing. The message says how to install it."""
@@ -83,12 +91,12 @@ def build(settings: AgentSettings, data_dir: Path, *, voice: bool) -> Models:
     return models
 
 
-def new_session(models: Models) -> AgentSession[None]:
-    """A session of ``models``, not started. Options that have no bearing on a conversation without sound are left."""
+def new_session(models: Models, *, room: bool = False) -> AgentSession[None]:
+    """A session of ``models``, not started. Without a room nobody goes away, and no microphone hears the speaker."""
     from livekit.agents import AgentSession
 
     if models.stt is None or models.tts is None:
-        return AgentSession(llm=models.llm, vad=None, user_away_timeout=None)
+        return AgentSession(llm=models.llm, vad=None, **_WITHOUT_ROOM)
     handling: dict[str, Any] = {"preemptive_generation": {"enabled": True}}
     if models.hears_by_voice_activity:
         # The local listener ends a turn by silence; a turn detector on top only adds its own patience.
@@ -99,6 +107,7 @@ def new_session(models: Models) -> AgentSession[None]:
         tts=models.tts,
         turn_handling=handling,  # type: ignore[arg-type] # its keys are put together above
         use_tts_aligned_transcript=models.knows_word_times,
+        **({} if room else _WITHOUT_ROOM),
     )
 
 

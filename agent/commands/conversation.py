@@ -7,35 +7,52 @@ hangs. Above: chat, call. Below: models, assistant, memory.plugin.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import logging
 import sys
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from agent.models import Models
-from agent.settings import Configuration, load
+from livekit.agents import AgentSession, utils
+
+from agent.assistant import Assistant
+from agent.models import Models, build, new_session
+from agent.settings import AgentSettings, Configuration, load
+from memory import wiring
+from memory.errors import HostUnavailable, StoreUnavailable
+from memory.models import new_id
+from memory.settings import Settings
 
 if TYPE_CHECKING:
-    from livekit.agents import AgentSession
+    from livekit.agents.voice import io
     from memory.plugin import AttachedMemory
 
-CLOSE_STEP_S = 1.5
-SESSION_CLOSE_S = 2.5
+CLOSE_STEP_S = 1.0
+SESSION_CLOSE_S = 2.0  # more than LAST_WORDS_S, which is part of it
 
 logger = logging.getLogger("agent")
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where a session hears and is heard: sound for a call, text for a chat. ``listen`` gets it before it starts."""
+
+    microphone: io.AudioInput | None = None
+    speaker: io.AudioOutput | None = None
+    text: io.TextOutput | None = None
+    listen: Callable[[AgentSession[None]], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True)
 class Conversation:
-    """A session that was started. ``block`` and ``recall_ms`` tell of the last LLM call's memory."""
+    """A session that was started, and its memory."""
 
     session: AgentSession[None]
     memory: AttachedMemory
-    models: Models
     session_id: str
     user_id: str
-    started_s: float = field(default_factory=time.monotonic)
 
 
 def configured(arguments: argparse.Namespace) -> Configuration:
@@ -44,8 +61,97 @@ def configured(arguments: argparse.Namespace) -> Configuration:
     Raises:
         SettingsError: some are wrong.
     """
-    chosen = {"org_id": getattr(arguments, "org", None), "agent_id": getattr(arguments, "agent", None)}
+    chosen = {"org_id": arguments.org, "agent_id": arguments.agent}
     return load(**{name: value for name, value in chosen.items() if value is not None})
+
+
+@contextlib.asynccontextmanager
+async def stores(settings: Settings) -> AsyncIterator[None]:
+    """Make sure before the conversation that it can be stored, and keep the embedded server while it lasts.
+
+    A store that is away for now is told of and no reason not to talk.
+
+    Raises:
+        DataDirectoryUnusable, DataTooNew, EmbeddedServerUnavailable: it can never be, as things are.
+    """
+    if not settings.enabled:
+        notice("MEMORY_ENABLED is off: nothing is remembered.")
+        yield
+        return
+    backend = None
+    try:
+        backend = await wiring.open_backend(settings)
+    except (StoreUnavailable, HostUnavailable) as error:
+        notice(f"The memory is away: {error} The conversation goes on without it until it is back.")
+    try:
+        yield
+    finally:
+        if backend is not None:
+            await bounded(backend.aclose())
+
+
+@contextlib.asynccontextmanager
+async def conversation(
+    configuration: Configuration,
+    models: Models,
+    ends: Ends,
+    *,
+    user_id: str,
+    channel: str,
+    greeting: str | None,
+) -> AsyncIterator[Conversation]:
+    """A session, started, with the memory attached; closed and stored at the end, also when cancelled."""
+    from memory.plugin import attach
+
+    session_id = f"{channel}-{new_id()}"
+    async with utils.http_context.open(), stores(configuration.memory):
+        session = new_session(models)
+        session.input.audio, session.output.audio = ends.microphone, ends.speaker
+        session.output.transcription = ends.text
+        ends.listen(session)
+        agent = assistant(configuration.agent, greeting)
+        memory = attach(
+            session,
+            agent,
+            user_id=user_id,
+            org_id=configuration.memory.org_id,
+            agent_id=configuration.memory.agent_id,
+            session_id=session_id,
+            settings=configuration.memory,
+        )
+        try:
+            await session.start(agent, record=False, session_host=False)
+            yield Conversation(session, memory, session_id, user_id)
+        finally:
+            # The session first: closing it commits what was being said, and the memory then stores that too.
+            await bounded(session.aclose(), timeout_s=SESSION_CLOSE_S)
+            await bounded(memory.flush())
+            await bounded(memory.aclose())
+            await bounded(models.aclose())
+
+
+def assistant(settings: AgentSettings, greeting: str | None) -> Assistant:
+    return Assistant(name=settings.name, instructions=settings.instructions, greeting=greeting)
+
+
+def open_models(configuration: Configuration, *, voice: bool) -> Models:
+    """The models that settings name.
+
+    Raises:
+        ModelUnavailable: a package is missing.
+    """
+    return build(configuration.agent, configuration.memory.data_dir, voice=voice)
+
+
+async def bounded(step: Coroutine[Any, Any, Any], *, timeout_s: float = CLOSE_STEP_S) -> None:
+    """One step of an orderly end: it may fail or hang without keeping the next ones from being taken."""
+    task = asyncio.ensure_future(step)
+    done, _ = await asyncio.wait({task}, timeout=timeout_s)
+    if not done:
+        task.cancel()
+        logger.warning("A step of the end took too long and was left.")
+    elif (error := task.exception()) is not None:
+        logger.warning("A step of the end failed: %s.", type(error).__name__)
 
 
 def notice(text: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 ENTRY_CONTENT_BYTES_MAX = 1_048_576  # one turn, UTF-8; about 17 hours of speech
 ID_CHARS_MAX = 512
+ENTRY_RETRIEVED_BYTES_MAX = 1_048_576  # an entry's retrieved passages and sources, UTF-8 of their JSON
 EVENT_DATA_BYTES_MAX = 65_536
+JSON_DEPTH_MAX = 32  # levels of an event's data or a source
 LANGUAGE_CHARS_MAX = 35  # BCP 47: the longest tag registrars must accept (RFC 5646, 4.4.1)
 DISPLAY_NAME_CHARS_MAX = 80
 
@@ -78,7 +80,8 @@ def check() -> None:
         "a store call fits into an attempt to record": STORE_TIMEOUT_S < RECORD_TIMEOUT_S,
         "the default history fits into what is kept": SESSION_MESSAGES_DEFAULT <= SESSION_MESSAGES_MAX,
         "the block fits into the context": BLOCK_TOKENS_DEFAULT < CONTEXT_TOKENS_DEFAULT,
-        "one entry fits into a message of a host": ENTRY_CONTENT_BYTES_MAX * 8 <= HOST_MESSAGE_BYTES_MAX,
+        "one entry fits into a message of a host": (ENTRY_CONTENT_BYTES_MAX + ENTRY_RETRIEVED_BYTES_MAX) * 8
+        <= HOST_MESSAGE_BYTES_MAX,
         "a recall's batch fits into one run of the embedder": 1 + EMBED_NEWEST_MAX <= EMBED_BATCH_MAX,
         "an erasure made elsewhere is swept within a minute": SNAPSHOT_SWEEP_S * 2 <= 60,
         "an idle poll is no quicker than a busy one": ARCHIVE_POLL_S <= ARCHIVE_POLL_IDLE_S,

@@ -61,8 +61,9 @@ class WavMicrophone(io.AudioInput):
     Frames are 20 ms of 16 kHz mono. The noise is the same in every run. Iteration ends with ``close``.
     """
 
-    def __init__(self, *, noise_floor: float = NOISE_FLOOR) -> None:
+    def __init__(self, *, noise_floor: float = NOISE_FLOOR, now: Callable[[], float] = time.time) -> None:
         super().__init__(label="WavMicrophone")
+        self._now = now
         self._frame = int(RATE * FRAME_S)
         self._noise = np.random.default_rng(0)
         self._noise_floor = noise_floor
@@ -89,7 +90,7 @@ class WavMicrophone(io.AudioInput):
 
     async def __anext__(self) -> rtc.AudioFrame:
         if self.started_at is None:
-            self.started_at = time.time()
+            self.started_at = self._now()
         due = self.started_at + (self._sent + self._frame) / RATE
         await self._wait_until(due)
         if self._closed.is_set():
@@ -102,7 +103,7 @@ class WavMicrophone(io.AudioInput):
 
     async def _wait_until(self, due: float) -> None:
         try:
-            async with asyncio.timeout(max(0.0, due - time.time())):
+            async with asyncio.timeout(max(0.0, due - self._now())):
                 await self._closed.wait()
         except TimeoutError:
             pass
@@ -148,12 +149,19 @@ class RecordingSpeaker(io.AudioOutput):
     sound of a segment comes out. Nothing is interpolated: the played position is exact to the sample.
     """
 
-    def __init__(self, *, can_pause: bool = True, on_audible: Callable[[float], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        can_pause: bool = True,
+        on_audible: Callable[[float], None] | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         super().__init__(
             label="RecordingSpeaker",
             capabilities=io.AudioOutputCapabilities(pause=can_pause),
             sample_rate=SPEAKER_RATE,
         )
+        self._now = now
         self._on_audible = on_audible or (lambda _: None)
         self.segments: list[PlayedSegment] = []
         self._runs: list[tuple[float, Samples]] = []
@@ -180,7 +188,7 @@ class RecordingSpeaker(io.AudioOutput):
     @property
     def position_s(self) -> float:
         """How much of the current segment has been played."""
-        return self._position(time.time()) / SPEAKER_RATE
+        return self._position(self._now()) / SPEAKER_RATE
 
     def _position(self, now: float) -> int:
         if self._run_at is None:
@@ -193,7 +201,7 @@ class RecordingSpeaker(io.AudioOutput):
         if self._interrupted:
             return
         samples = np.frombuffer(frame.data, np.int16).copy()
-        now = time.time()
+        now = self._now()
         if self._position(now) == self._pushed:
             self._end_run(now)  # ran dry: what comes now is heard later than it would have been
         if self._audible is None:
@@ -217,7 +225,7 @@ class RecordingSpeaker(io.AudioOutput):
     def clear_buffer(self) -> None:
         if not self._pushed or self._interrupted:
             return
-        self._end_run(time.time())
+        self._end_run(self._now())
         self._interrupted = True
         if self._flushed:
             self._finish_soon()
@@ -227,13 +235,13 @@ class RecordingSpeaker(io.AudioOutput):
         if not self._paused:
             self._paused = True
             if not self._interrupted:
-                self._end_run(time.time())
+                self._end_run(self._now())
 
     def resume(self) -> None:
         super().resume()
         if self._paused:
             self._paused = False
-            self._go_on(time.time())
+            self._go_on(self._now())
 
     def close(self) -> None:
         """Stop at once. A segment under way is never finished: its session is gone."""
@@ -254,7 +262,7 @@ class RecordingSpeaker(io.AudioOutput):
         self._cancel_timers()
         if self._run_at is None:
             return
-        loop, now = asyncio.get_running_loop(), time.time()
+        loop, now = asyncio.get_running_loop(), self._now()
         if self._audible is not None and self._audible_at is None:
             due = self._run_at + (self._audible - self._played) / SPEAKER_RATE
             self._audible_timer = loop.call_later(max(0.0, due - now), self._heard, due)
@@ -293,7 +301,7 @@ class RecordingSpeaker(io.AudioOutput):
         interrupted = self._interrupted
         if not interrupted:
             # The timer fires at the end of the audio, whatever the clock's rounding says.
-            self._end_run(time.time() + FRAME_S)
+            self._end_run(self._now() + FRAME_S)
         played_s = self._played / SPEAKER_RATE
         self.segments.append(
             PlayedSegment(self._started_at, self._audible_at, played_s, self._pushed / SPEAKER_RATE, interrupted)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,16 @@ LISTEN_TIMEOUT_S = 10.0
 TALK_TIMEOUT_S = 30.0
 
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class SpeechService(Protocol):
+    """Speech to text and text to speech; see ``SpeechClient`` for what each call promises."""
+
+    async def ensure(self) -> object: ...
+
+    async def listen(self, audio: NDArray[np.int16], *, optional: bool = False) -> Transcript: ...
+
+    def talk(self, text: str) -> AsyncGenerator[Speech]: ...
 
 
 class SpeechBusy(HostUnavailable):

@@ -30,14 +30,13 @@ from livekit.agents import (
 )
 from numpy.typing import NDArray
 
-from agent.local.client import SpeechClient
-from agent.local.models import LISTEN_RATE, LocalSpeechUnavailable, Transcript, quiet_cut
+from agent.local.client import SpeechService
+from agent.local.models import LISTEN_RATE, LISTEN_S_MAX, LocalSpeechUnavailable, Transcript, quiet_cut
 from memory.errors import HostUnavailable
 
 INTERIM_EVERY_S = 0.6
 GUESS_AFTER_S = 0.1
 SILENCE_S = 0.25  # of the VAD: this long a pause ends an utterance
-UTTERANCE_S_MAX = 25.0  # longer speech without a pause is made final in parts
 _ENGLISH = LanguageCode("en")
 _Event = stt.SpeechEventType
 
@@ -56,15 +55,16 @@ async def as_api_errors() -> AsyncIterator[None]:
 class LocalSTT(stt.STT):  # type: ignore[type-arg] # livekit leaves it open too
     """English speech to text, streaming, with interims, preflight transcripts and confidence.
 
-    ``client`` stays the caller's to close. ``preflight=False`` keeps the guess for itself: about 80 ms slower, and
-    never a second LLM call for a turn whose speaker paused and went on.
+    ``client`` stays the caller's to close; ``voice`` finds speech (default: the bundled silero). ``preflight=False``
+    keeps the guess to itself: a reply comes about 80 ms later, and a speaker who pauses and goes on never costs a
+    second LLM call.
     """
 
-    def __init__(self, client: SpeechClient, *, preflight: bool = True) -> None:
+    def __init__(self, client: SpeechService, *, preflight: bool = True, voice: vad.VAD | None = None) -> None:
         super().__init__(capabilities=stt.STTCapabilities(streaming=True, interim_results=True))
         self.client = client
         self.preflight = preflight
-        self.vad = inference.VAD(min_silence_duration=SILENCE_S)
+        self.vad = voice or inference.VAD(min_silence_duration=SILENCE_S)
         self._warming: asyncio.Task[None] | None = None
 
     @property
@@ -212,7 +212,7 @@ class LocalSpeechStream(stt.RecognizeStream):
                 self._guess = asyncio.create_task(self._make_guess(utterance))
         elif silence_s == 0:
             await self._drop_guess()  # the voice went on
-            if utterance.samples >= UTTERANCE_S_MAX * LISTEN_RATE:
+            if utterance.samples >= LISTEN_S_MAX * LISTEN_RATE:
                 self._send_final(utterance, await self._client.listen(utterance.take_head()), None)
             elif self._interim_is_due(utterance):
                 utterance.heard = utterance.samples

@@ -12,7 +12,7 @@ import contextlib
 from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, APIConnectOptions, tokenize, tts, utils
 from livekit.agents.types import TimedString
 
-from agent.local.client import SpeechClient
+from agent.local.client import SpeechService
 from agent.local.models import TALK_RATE, LocalSpeechUnavailable
 from agent.local.stt import as_api_errors
 from memory.errors import HostUnavailable
@@ -26,7 +26,7 @@ class LocalTTS(tts.TTS):  # type: ignore[type-arg] # livekit leaves it open too
     ``client`` stays the caller's to close.
     """
 
-    def __init__(self, client: SpeechClient) -> None:
+    def __init__(self, client: SpeechService) -> None:
         super().__init__(
             capabilities=tts.TTSCapabilities(streaming=True, aligned_transcript=True),
             sample_rate=TALK_RATE,
@@ -69,7 +69,7 @@ class LocalTTS(tts.TTS):  # type: ignore[type-arg] # livekit leaves it open too
 class _Mouth:
     """Speaks texts one after the other into an emitter, and keeps the time of the segment."""
 
-    def __init__(self, client: SpeechClient, emitter: tts.AudioEmitter) -> None:
+    def __init__(self, client: SpeechService, emitter: tts.AudioEmitter) -> None:
         self._client = client
         self._emitter = emitter
         self._spoken_s = 0.0
@@ -97,7 +97,7 @@ class _Mouth:
 class LocalChunkedStream(tts.ChunkedStream):
     """One text, spoken."""
 
-    def __init__(self, *, tts: LocalTTS, client: SpeechClient, text: str, conn_options: APIConnectOptions) -> None:
+    def __init__(self, *, tts: LocalTTS, client: SpeechService, text: str, conn_options: APIConnectOptions) -> None:
         super().__init__(tts=tts, input_text=text, conn_options=conn_options)
         self._client = client
 
@@ -113,7 +113,7 @@ class LocalChunkedStream(tts.ChunkedStream):
 class LocalSynthesizeStream(tts.SynthesizeStream):
     """Text as it comes, spoken as soon as a sentence is whole."""
 
-    def __init__(self, *, tts: LocalTTS, client: SpeechClient, conn_options: APIConnectOptions) -> None:
+    def __init__(self, *, tts: LocalTTS, client: SpeechService, conn_options: APIConnectOptions) -> None:
         super().__init__(tts=tts, conn_options=conn_options)
         self._client = client
 

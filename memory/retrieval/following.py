@@ -19,10 +19,10 @@ from memory.errors import SnapshotError
 from memory.limits import EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
 from memory.models import Record, Scope
 from memory.ports import ArchiveStore, DamagedRecord, LogRecord, LogSlice, Selection, TurnLog
-from memory.retrieval import snapshot
 from memory.retrieval.embedding import EmbedDesk
 from memory.retrieval.index import Hit, IndexedTurn, UserIndex
 from memory.retrieval.indexing import as_turn, common_vectors, remove_selected
+from memory.retrieval.snapshot import dump, load
 from memory.retrieval.snapshot_files import SnapshotHeader, SnapshotStore
 from memory.retrieval.threads import to_the_end
 from memory.retrieval.vectors import Vector
@@ -182,7 +182,9 @@ class FollowedUser:
         async with self._gate:
             unsaved, generation = self.unsaved, self._generation
             header = SnapshotHeader(self.scope, epoch, self._position, self._cursor, self._model)
-            body = await to_the_end(snapshot.dump, index)
+            body = await to_the_end(
+                dump, index, self._key, position=header.position, epoch=header.epoch, model=header.model
+            )
         if not await snapshots.write(header, body, still_wanted=lambda: generation == self._generation):
             return False
         # An erasure by somebody else, who found no file to remove: theirs came before this one's end.
@@ -236,14 +238,18 @@ class FollowedUser:
 
     async def _from_snapshot(self, epoch: int) -> tuple[UserIndex, SnapshotHeader] | None:
         snapshots = self._sources.snapshots
-        data = None if snapshots is None else await snapshots.read(self.scope)
-        if snapshots is None or data is None:
+        if snapshots is None:
             return None
         try:
-            header, start = SnapshotHeader.decode(data)
+            found = await snapshots.read(self.scope)
+            if found is None:
+                return None
+            header, body = found
             fits = self._sources.desk.model in ("", header.model)  # "": none, or not yet; its vectors will do then
             if header.scope == self.scope and header.epoch == epoch and fits:
-                return await to_the_end(snapshot.load, data[start:], self._key), header
+                loaded = await to_the_end(load, body, self._key)
+                if (loaded.position, loaded.epoch, loaded.model) == (header.position, header.epoch, header.model):
+                    return loaded.index, header
         except SnapshotError as error:
             logger.warning("A snapshot of recall is of no use: %s", error)
         await snapshots.remove(self.scope)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from memory.errors import SnapshotError
 from memory.identity import group_digest
@@ -44,15 +44,15 @@ class SnapshotHeader:
         return _MAGIC + len(body).to_bytes(4, "big") + body
 
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> tuple[SnapshotHeader, int]:
-        """The header at the start of ``data``, and where the index begins. Raises SnapshotError."""
-        start = len(_MAGIC) + 4
-        length = int.from_bytes(data[len(_MAGIC) : start], "big")
-        if bytes(data[: len(_MAGIC)]) != _MAGIC or length > _HEADER_BYTES_MAX or len(data) < start + length:
+    def read(cls, file: BinaryIO) -> SnapshotHeader:
+        """The header at the start of a file, which is left at the end of it. Raises SnapshotError."""
+        start = file.read(len(_MAGIC) + 4)
+        length = int.from_bytes(start[len(_MAGIC) :], "big")
+        if not start.startswith(_MAGIC) or length > _HEADER_BYTES_MAX:
             raise SnapshotError("The snapshot's header is damaged or of another version; it is built anew.")
         try:
-            fields: dict[str, Any] = json.loads(bytes(data[start : start + length]))
-            header = cls(
+            fields: dict[str, Any] = json.loads(file.read(length))
+            return cls(
                 Scope.from_dict(fields["scope"]),
                 int(fields["epoch"]),
                 str(fields["position"]),
@@ -61,7 +61,6 @@ class SnapshotHeader:
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SnapshotError("The snapshot's header is damaged; it is built anew.") from None
-        return header, start + length
 
 
 def snapshot_directory(data_dir: Path) -> Path:
@@ -83,8 +82,12 @@ class SnapshotStore:
         """
         return await asyncio.to_thread(self._read_or_make_key)
 
-    async def read(self, scope: Scope) -> bytes | None:
-        """The file's bytes, header included; ``None`` where there is none, or none that can be read."""
+    async def read(self, scope: Scope) -> tuple[SnapshotHeader, bytes] | None:
+        """Header and body; ``None`` where there is none, or none that can be read.
+
+        Raises:
+            SnapshotError: the header is damaged.
+        """
         return await asyncio.to_thread(_read, self._path(scope))
 
     async def write(self, header: SnapshotHeader, body: bytes, *, still_wanted: Callable[[], bool]) -> bool:
@@ -140,7 +143,7 @@ class SnapshotStore:
         for path in sorted(self._directory.glob("*" + _SUFFIX)):
             try:
                 with path.open("rb") as file:
-                    found.append(SnapshotHeader.decode(file.read(_HEADER_BYTES_MAX))[0])
+                    found.append(SnapshotHeader.read(file))
             except SnapshotError:
                 path.unlink(missing_ok=True)
             except FileNotFoundError:
@@ -174,13 +177,13 @@ def remove_snapshot(directory: Path, scope: Scope) -> bool:
     return there
 
 
-def _read(path: Path) -> bytes | None:
+def _read(path: Path) -> tuple[SnapshotHeader, bytes] | None:
     try:
-        data = path.read_bytes()
-        os.utime(path)  # how prune() knows what is in use
+        with path.open("rb") as file:
+            os.utime(path)  # how prune() knows what is in use
+            return SnapshotHeader.read(file), file.read()
     except OSError:
         return None
-    return data
 
 
 def _replace(path: Path, *parts: bytes) -> None:

@@ -75,7 +75,15 @@ class EmbeddedServerUnavailable(VoiceMemoryError):
 
 
 class HostUnavailable(VoiceMemoryError):
-    """A helper process is away or did not answer within its deadline."""
+    """A helper process is away or did not answer within its deadline.
+
+    ``exit_code`` and ``output`` are those of a process that ended while it was being started.
+    """
+
+    def __init__(self, message: str, *, exit_code: int | None = None, output: str = "") -> None:
+        self.exit_code = exit_code
+        self.output = output
+        super().__init__(message)
 
 
 class EmbedderUnavailable(VoiceMemoryError):

@@ -13,6 +13,7 @@ agent.local. Below: datadir, errors, limits.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import fcntl
 import os
@@ -22,15 +23,18 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from memory.datadir import runtime_dir
-from memory.errors import HostUnavailable
+from memory.errors import DataDirectoryUnusable, HostUnavailable
 from memory.limits import HOST_START_S
 
 _POLL_S = 0.01
 _USERS_POLL_S = 0.25
+_RESPAWN_S_MAX = 1.0
+_END_S = 5.0
 _LOG_TAIL_BYTES = 2_000
+_LOG_BYTES_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,22 @@ class FileLock:
         self._descriptor: int | None = None
 
     def try_acquire(self, *, shared: bool = False) -> bool:
-        """Take the lock if nobody is in the way. Never waits."""
-        if self._descriptor is None:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Take the lock if nobody is in the way. Never waits.
+
+        Raises:
+            DataDirectoryUnusable: the file can't be made, or its file system has no locks.
+        """
         try:
+            if self._descriptor is None:
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:
+            raise DataDirectoryUnusable(
+                f"The lock file {self._path.name} can't be used: {error.strerror or error}. "
+                "Set VOICEASSIST_DATA_DIR to a local directory that this user can write, with free space."
+            ) from error
         return True
 
     async def acquire(self, *, shared: bool = False, timeout_s: float) -> None:
@@ -141,53 +154,102 @@ class HostUse:
             start.release()
 
     async def _spawn_and_wait(self, timeout_s: float) -> None:
-        process = await asyncio.to_thread(_spawn, self.spec)
+        process: _Child | None = None
+        pause_s = _POLL_S * 2
         try:
             async with asyncio.timeout(timeout_s):
                 while not await answers(self.spec.socket):
-                    # Code 0 without a socket: another host is just ending or just starting; its socket is to come.
-                    if process.poll():
-                        raise HostUnavailable(self._reason(f"ended with code {process.returncode}"))
-                    if process.returncode == 0:
-                        process = await asyncio.to_thread(_spawn, self.spec)
-                    await asyncio.sleep(_POLL_S * 2)
-        except TimeoutError:
-            process.terminate()
-            raise HostUnavailable(self._reason(f"was not ready within {timeout_s:g} s")) from None
-        _reap_later(process)
+                    code = None if process is None else process.poll()
+                    if process is not None and code:
+                        output = process.output()
+                        what = f"ended with code {code}. It printed: {output or '(nothing)'}"
+                        raise HostUnavailable(f"The {self.spec.name} process {what}", exit_code=code, output=output)
+                    # Code 0 without a socket: another process is the host, and is just starting or just ending.
+                    if (process is None or code == 0) and not self._is_hosted():
+                        process = await asyncio.to_thread(_Child.spawn, self.spec)
+                        pause_s = min(pause_s * 1.5, _RESPAWN_S_MAX)
+                    await asyncio.sleep(pause_s)
+        except OSError as error:
+            if not isinstance(error, TimeoutError):
+                reason = error.strerror or type(error).__name__
+                raise HostUnavailable(f"The {self.spec.name} process can't be started: {reason}.") from error
+            output = await asyncio.to_thread(process.end) if process else ""
+            what = f"was not ready within {timeout_s:g} s. It printed: {output or '(nothing)'}"
+            raise HostUnavailable(f"The {self.spec.name} process {what}", output=output) from None
 
-    def _reason(self, what: str) -> str:
-        with contextlib.suppress(OSError):
-            tail = self.spec.path("log").read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
-            return f"The {self.spec.name} process {what}. It printed: {tail or '(nothing)'}"
-        return f"The {self.spec.name} process {what}."
+    def _is_hosted(self) -> bool:
+        host = FileLock(self.spec.path("host"))
+        try:
+            # Shared, so that those who ask at once are not taken for a host by each other.
+            return not host.try_acquire(shared=True)
+        finally:
+            host.release()
 
     def release(self) -> None:
         self._using = False
         self._users.release()
 
 
-_children: set[subprocess.Popen[bytes]] = set()
+class _Child:
+    """A host that this process has started, and that is meant to outlive it."""
+
+    _running: ClassVar[set[subprocess.Popen[bytes]]] = set()
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, log_begin: int) -> None:
+        self._process = process
+        self._log = log
+        self._log_begin = log_begin
+
+    @classmethod
+    def spawn(cls, spec: HostSpec) -> Self:
+        with spec.path("log").open("ab") as log:
+            if log.tell() > _LOG_BYTES_MAX:
+                log.truncate(0)
+            begin = log.seek(0, os.SEEK_END)
+            # A session of its own: a Ctrl-C or a killed process group of whoever came first must not take it along.
+            process = subprocess.Popen(  # noqa: S603 - argv is ours
+                spec.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **dict(spec.env)},
+            )
+        # Kept here whatever becomes of the caller: a Popen that is dropped while its child lives never reaps it.
+        cls._running = {child for child in cls._running if child.poll() is None} | {process}
+        return cls(process, spec.path("log"), begin)
+
+    @classmethod
+    def disown(cls) -> None:
+        """At exit: they live on, which is no leak to warn of."""
+        for child in cls._running:
+            if child.poll() is None:
+                child.returncode = 0
+        cls._running = set()
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def output(self) -> str:
+        """The end of what it printed."""
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            log.seek(max(self._log_begin, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace").strip()
+        return ""
+
+    def end(self) -> str:
+        """End it, by force if it doesn't by itself; returns the end of what it printed."""
+        self._process.terminate()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        return self.output()
 
 
-def _spawn(spec: HostSpec) -> subprocess.Popen[bytes]:
-    # A session of its own: a Ctrl-C or a killed process group of whoever came first must not take it along.
-    with spec.path("log").open("wb") as log:
-        return subprocess.Popen(  # noqa: S603 - argv is ours
-            spec.argv,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env={**os.environ, **dict(spec.env)},
-        )
-
-
-def _reap_later(process: subprocess.Popen[bytes]) -> None:
-    # Popen warns when it is dropped while its child lives, and this child is meant to outlive us.
-    for child in [child for child in _children if child.poll() is not None]:
-        _children.discard(child)
-    _children.add(process)
+atexit.register(_Child.disown)
 
 
 async def answers(socket: Path, *, timeout_s: float = 1.0) -> bool:
@@ -198,6 +260,8 @@ async def answers(socket: Path, *, timeout_s: float = 1.0) -> bool:
     except (OSError, TimeoutError):
         return False
     writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
     return True
 
 
@@ -231,8 +295,8 @@ class HostRole:
     def release(self) -> None:
         """Give up the role; remove the socket first, so that nobody connects to a host that is going away."""
         self.spec.socket.unlink(missing_ok=True)
-        self._users.release()
         self._host.release()
+        self._users.release()  # last: who waits for it finds no host, and starts one at once
 
 
 Connection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]

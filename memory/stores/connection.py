@@ -1,0 +1,209 @@
+"""One bounded way to a Redis: few connections, a deadline on each call, one recovery, and errors that say what to do.
+
+Above: redis. Below: the redis driver, errors, limits. Belongs to the event loop it was opened in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import redis.exceptions as driver
+from redis.asyncio import ConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from memory.errors import SettingsError, StoreFault, StoreUnavailable, VoiceMemoryError
+from memory.limits import STORE_TIMEOUT_S
+
+_CONNECTIONS = 8
+_CONNECT_TIMEOUT_S = 1.0
+_HEALTH_CHECK_S = 15
+
+_T = TypeVar("_T")
+Command = Sequence[str | int | bytes]
+Recovery = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script, named by its digest once the server has it."""
+
+    text: str
+    digest: str
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+class RedisLink:
+    """Commands and scripts on one Redis.
+
+    Each call takes ``2 * STORE_TIMEOUT_S`` at most. When the connection is lost, ``on_lost`` is awaited once and the
+    call is made once more; whatever is called here must bear being applied twice. A call that is cancelled closes its
+    connection, so that its answer is never taken for another's.
+    """
+
+    def __init__(self, pool: ConnectionPool, on_lost: Recovery | None) -> None:
+        self._client = Redis(connection_pool=pool)
+        self._pool = pool
+        self._on_lost = on_lost
+        # The driver's own blocking pool can lose a wake-up when a waiter is cancelled.
+        self._slots = asyncio.Semaphore(_CONNECTIONS)
+
+    @classmethod
+    async def open(cls, url: str, *, on_lost: Recovery | None = None) -> Self:
+        """Connect, and see that the server answers.
+
+        Raises:
+            SettingsError: ``url`` is no Redis URL.
+            StoreUnavailable, StoreFault: see ``translate``.
+        """
+        try:
+            pool: ConnectionPool = ConnectionPool.from_url(
+                url,
+                max_connections=_CONNECTIONS,
+                socket_timeout=STORE_TIMEOUT_S,
+                socket_connect_timeout=_CONNECT_TIMEOUT_S,
+                health_check_interval=_HEALTH_CHECK_S,
+                # Once at once: for a connection that the server has closed since its last use.
+                retry=Retry(NoBackoff(), 1, (driver.ConnectionError,)),
+                protocol=2,
+                decode_responses=True,
+                encoding_errors="backslashreplace",
+            )
+        except ValueError:
+            fix = "must be a Redis URL: redis://host:port/0, rediss://… or unix:///path"
+            raise SettingsError([f"REDIS_URL: {fix}"]) from None
+        link = cls(pool, on_lost)
+        try:
+            await link.commands([("PING",)])
+        except BaseException:
+            await link.aclose()
+            raise
+        return link
+
+    async def aclose(self) -> None:
+        """Close every connection. Idempotent."""
+        await self._client.aclose()
+        await self._pool.disconnect()
+
+    async def script(
+        self, script: Script, keys: Sequence[str], arguments: Command, *, then: Sequence[Command] = ()
+    ) -> Any:
+        """Run ``script``, and in the same round trip the commands ``then``; returns the script's answer."""
+        call: Command = ("EVALSHA", script.digest, len(keys), *keys, *arguments)
+
+        async def evaluate(client: Redis) -> Any:
+            try:
+                return (await _pipelined(client, (call, *then)))[0]
+            except driver.NoScriptError:
+                await _execute(client, "SCRIPT LOAD", script.text)
+                return (await _pipelined(client, (call, *then)))[0]
+
+        return await self.run(evaluate)
+
+    async def commands(self, commands: Sequence[Command]) -> list[Any]:
+        """Run ``commands`` in one round trip; returns their answers."""
+        return await self.run(lambda client: _pipelined(client, commands))
+
+    async def run(self, call: Callable[[Redis], Awaitable[_T]]) -> _T:
+        """Make a call on the driver's client, within the deadline and with one recovery.
+
+        Raises:
+            StoreUnavailable, StoreFault: see ``translate``.
+        """
+        try:
+            async with asyncio.timeout(2 * STORE_TIMEOUT_S):
+                try:
+                    return await self._attempt(call)
+                except (driver.ConnectionError, OSError) as error:
+                    if isinstance(error, driver.AuthenticationError | TimeoutError):
+                        raise
+                    if self._on_lost is not None:
+                        await self._on_lost()
+                    return await self._attempt(call)
+        except (driver.RedisError, OSError) as error:
+            raise translate(error) from None
+        except VoiceMemoryError as error:  # from on_lost
+            raise StoreUnavailable(str(error)) from None
+
+    async def _attempt(self, call: Callable[[Redis], Awaitable[_T]]) -> _T:
+        async with asyncio.timeout(STORE_TIMEOUT_S), self._slots:
+            return await call(self._client)
+
+
+async def _execute(client: Redis, *command: str | int | bytes) -> Any:
+    return await client.execute_command(*command)  # type: ignore[no-untyped-call]
+
+
+async def _pipelined(client: Redis, commands: Sequence[Command]) -> list[Any]:
+    if len(commands) == 1:
+        return [await _execute(client, *commands[0])]
+    async with client.pipeline(transaction=False) as pipeline:
+        for command in commands:
+            pipeline.execute_command(*command)
+        # Its own way of raising writes the command's arguments into the error.
+        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
+
+
+_MENDS_ITSELF = {
+    "OOM": "is full (maxmemory). Raise maxmemory; keys of the memory must not be evicted (noeviction)",
+    "READONLY": "is a read-only replica. Point REDIS_URL at the primary",
+    "MISCONF": "can't write to its disk. Free space there",
+    "NOREPLICAS": "has too few replicas to accept writes",
+    "BUSY": "is busy with another client's script",
+    "LOADING": "is loading its data",
+    "MASTERDOWN": "has lost its primary",
+    "CLUSTERDOWN": "is a cluster that is down",
+    "TRYAGAIN": "is moving data",
+}
+_CODES: tuple[tuple[type[driver.RedisError], str], ...] = (
+    (driver.OutOfMemoryError, "OOM"),
+    (driver.ReadOnlyError, "READONLY"),
+    (driver.BusyLoadingError, "LOADING"),
+    (driver.MasterDownError, "MASTERDOWN"),
+    (driver.ClusterDownError, "CLUSTERDOWN"),
+    (driver.TryAgainError, "TRYAGAIN"),
+)
+_IN_SCRIPT = re.compile(r"-([A-Z]+) ")  # Redis 6 quotes what failed inside a script
+
+
+def translate(error: Exception) -> StoreUnavailable | StoreFault:
+    """The memory's error for a driver's: StoreUnavailable if the same call may succeed later, else StoreFault.
+
+    The driver's own text is left out: it can quote keys and arguments.
+    """
+    code = _code(error)
+    if code in _MENDS_ITSELF:
+        return StoreUnavailable(f"Redis {_MENDS_ITSELF[code]}.")
+    if isinstance(error, driver.AuthenticationError):
+        return StoreFault("Redis refuses the credentials. Check REDIS_URL, or REDIS_PASSWORD.")
+    if isinstance(error, driver.NoPermissionError | driver.AuthorizationError):
+        return StoreFault("Redis does not let this user run a command. Allow it scripts and the keys vm:*.")
+    if isinstance(error, driver.TimeoutError | TimeoutError):
+        return StoreUnavailable(f"Redis did not answer within {STORE_TIMEOUT_S:g} s.")
+    if isinstance(error, driver.ConnectionError | OSError):
+        return StoreUnavailable("Redis can't be reached. Check REDIS_URL (or REDIS_HOST), and that it runs.")
+    return StoreFault(f"Redis answered with an error that trying again won't mend ({code or type(error).__name__}).")
+
+
+def _code(error: Exception) -> str:
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    text = str(error)
+    word = text.split(" ", 1)[0]
+    if word.isascii() and word.isalpha() and word.isupper():
+        return word
+    inside = _IN_SCRIPT.search(text)
+    return inside[1] if inside else ""

@@ -7,14 +7,16 @@ Above: service, plugin, cli. Below: retrieval, stores, providers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import quote
 
 from memory.clock import Clock, SystemClock
 from memory.datadir import prepare
 from memory.hosting import HostSpec, HostUse
-from memory.ports import ArchiveStore, Embedder, Erasable, Retriever, SessionStore, TurnLog
+from memory.ports import ArchiveStore, DeadLetters, Embedder, Erasable, Retriever, SessionStore, Summarizer, TurnLog
 from memory.settings import Settings
 
 RECALL_HOST = "recall"
@@ -24,8 +26,8 @@ class Sessions(SessionStore, TurnLog, Erasable, Protocol):
     """The session store, which is the log's writer as well."""
 
 
-class Archive(ArchiveStore, Erasable, Protocol):
-    """The archive, which can forget."""
+class Archive(ArchiveStore, DeadLetters, Erasable, Protocol):
+    """The archive, which can forget, and keeps what it can't store."""
 
 
 class Recalls(Retriever, Erasable, Protocol):
@@ -64,7 +66,13 @@ async def open_backend(settings: Settings) -> Backend:
     """
     await asyncio.to_thread(prepare, settings.data_dir)
     closers: list[Callable[[], Awaitable[None]]] = []
-    sessions = await open_sessions(settings, closers)
+    try:
+        sessions = await open_sessions(settings, closers)
+    except BaseException:
+        while closers:  # half opened and nobody's: the embedded server would stay for a caller that isn't there
+            with contextlib.suppress(Exception):
+                await closers.pop()()
+        raise
 
     async def archive() -> Archive:
         return await open_archive(settings, closers)
@@ -125,6 +133,13 @@ def open_embedder(settings: Settings) -> Embedder | None:
     return LocalEmbedder(data_dir=settings.data_dir)
 
 
+def open_summarizer() -> Summarizer:
+    """What sums up a conversation that is too long: without an LLM, by quoting."""
+    from memory.providers.summarizer import ExtractiveSummarizer
+
+    return ExtractiveSummarizer()
+
+
 def in_memory_backend(*, embedder: Embedder | None = None, clock: Clock | None = None) -> Backend:
     """Stores and index in this process, gone with it: for tests and for trying out. Same contracts as the real ones."""
     from memory.retrieval.engine import RecallEngine
@@ -145,7 +160,7 @@ def redis_url(settings: Settings) -> str | None:
     if settings.redis_url or not settings.redis_host:
         return settings.redis_url
     secret = settings.redis_password
-    password = f":{secret.get_secret_value()}@" if secret else ""
+    password = f":{quote(secret.get_secret_value(), safe='')}@" if secret else ""
     return f"redis://{password}{settings.redis_host}:{settings.redis_port}/0"
 
 

@@ -1,0 +1,133 @@
+"""Whose call it is: what the program says, what the signed dispatch says, or the participant that the session is with.
+
+Only what the server vouches for counts; a participant's own metadata and attributes are never looked at, except for
+the ``sip.`` ones, which the server sets. Above: attached. Below: identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from livekit import rtc
+from livekit.agents import AgentSession, JobContext
+
+from memory.clock import Clock
+from memory.errors import InvalidIdentity
+from memory.identity import Assurance, Identity, identify
+from memory.models import Scope
+from memory.settings import Settings
+
+SIP_ATTRIBUTES_S = 2.0  # they may come after the participant
+CONSOLE_USER = "console"  # whoever sits at the terminal
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the program or the dispatch says about the user; ``None`` where it says nothing."""
+
+    user_id: str | None = None
+    org_id: str | None = None
+    agent_id: str | None = None
+    assurance: Assurance | None = None
+
+    def filled(self, other: Given) -> Given:
+        """With what ``other`` says where this says nothing."""
+        gaps = {name: getattr(other, name) for name in self.__slots__ if getattr(self, name) is None}
+        return replace(self, **gaps)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The user, and the scope of what is remembered of them."""
+
+    identity: Identity
+    scope: Scope
+
+
+def from_dispatch(ctx: JobContext | None) -> Given:
+    """``user_id``, ``org_id`` and ``agent_id`` of the job's metadata, if it is a JSON object: a dispatch is signed."""
+    try:
+        found: Any = json.loads(ctx.job.metadata) if ctx is not None and ctx.job.metadata else {}
+    except (ValueError, RecursionError):
+        return Given()
+    if not isinstance(found, Mapping):
+        return Given()
+    texts = {name: found[name] for name in ("user_id", "org_id", "agent_id") if isinstance(found.get(name), str)}
+    return Given(**{name: text for name, text in texts.items() if text})
+
+
+def session_id_of(ctx: JobContext | None) -> str | None:
+    """The room's server-made id; never its name, which holds the caller's number on inbound calls."""
+    return (ctx.job.room.sid or None) if ctx is not None and not ctx.is_fake_job() else None
+
+
+class CallerFinder:
+    """Finds the caller of one session. ``started`` is set once the session has its inputs and outputs."""
+
+    def __init__(
+        self, session: AgentSession[Any], ctx: JobContext | None, settings: Settings, clock: Clock, given: Given
+    ) -> None:
+        self._session = session
+        self._ctx = ctx
+        self._settings = settings
+        self._clock = clock
+        self._given = given.filled(from_dispatch(ctx))
+        self.started = asyncio.Event()
+
+    async def find(self, session_id: str) -> Caller:
+        """The caller, once it is known: at once, or when a participant has joined. An anonymous one's memory is of
+        ``session_id`` alone."""
+        identity = await self._identity()
+        org_id = self._given.org_id or self._settings.org_id
+        agent_id = self._given.agent_id or self._settings.agent_id
+        if identity.user_id is None:
+            return Caller(identity, Scope(org_id=org_id, agent_id=agent_id, user_id=session_id, kind="session"))
+        return Caller(identity, Scope(org_id=org_id, agent_id=agent_id, user_id=identity.user_id))
+
+    async def _identity(self) -> Identity:
+        if self._given.user_id is not None:
+            sure = self._given.assurance
+            return Identity(self._given.user_id, Assurance.SIGNED if sure is None else sure)
+        if self._at_a_terminal():
+            return Identity(CONSOLE_USER, Assurance.SIGNED)
+        participant = await self._participant()
+        if participant is None:
+            return Identity(None, Assurance.ANONYMOUS)
+        identity = await self._identified(participant)
+        assurance = self._given.assurance
+        return identity if assurance is None else replace(identity, assurance=assurance)
+
+    def _at_a_terminal(self) -> bool:
+        # In console mode the room is a mock, whose participant's attributes are true whatever they are asked for.
+        return self._ctx is not None and self._ctx.is_fake_job() and not issubclass(type(self._ctx.room), rtc.Room)
+
+    async def _participant(self) -> rtc.RemoteParticipant | None:
+        """The one participant that the session listens to, if it is in a room."""
+        await self.started.wait()
+        try:
+            room_io = self._session.room_io
+        except RuntimeError:
+            return await self._ctx.wait_for_participant() if self._ctx is not None else None
+        while (participant := room_io.linked_participant) is None:  # livekit has no event for it
+            await self._clock.sleep(_POLL_S)
+        return participant
+
+    async def _identified(self, participant: rtc.RemoteParticipant) -> Identity:
+        is_sip = participant.kind == rtc.ParticipantKind.PARTICIPANT_KIND_SIP
+        until_s = self._clock.monotonic() + SIP_ATTRIBUTES_S
+        while is_sip and "sip.phoneNumber" not in participant.attributes and self._clock.monotonic() < until_s:
+            await self._clock.sleep(_POLL_S)
+        try:
+            return identify(
+                participant.identity,
+                is_sip=is_sip,
+                attributes=participant.attributes,
+                region=self._settings.phone_region,
+            )
+        except InvalidIdentity:
+            return Identity(None, Assurance.ANONYMOUS)

@@ -1,0 +1,62 @@
+"""What the memory changes on a session and its agents, and how it is undone. Above: attached. Below: livekit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Literal
+
+from livekit.agents import Agent, AgentSession
+
+from memory.counters import Counters
+
+logger = logging.getLogger("memory.plugin")
+
+Event = Literal["conversation_item_added", "speech_created", "user_input_transcribed", "close"]
+_MISSING = object()
+
+
+class Hooks:
+    """Event handlers that can't raise into the session, and nodes replaced on agents' instances."""
+
+    def __init__(self, session: AgentSession[Any], counters: Counters) -> None:
+        self._session = session
+        self._counters = counters
+        self._handlers: list[tuple[Event, Callable[[Any], None]]] = []
+        self._nodes: list[tuple[Agent, str, Any, Any]] = []
+
+    def on(self, event: Event, handler: Callable[[Any], None]) -> None:
+        """Call ``handler`` with each ``event``. What it raises is counted and logged without content."""
+
+        def guarded(payload: Any) -> None:
+            # livekit would print the traceback, and let a TypeError through into the turn.
+            try:
+                handler(payload)
+            except Exception as error:
+                self._counters.add("plugin.errors")
+                logger.error("the memory missed a %s event (%s)", event, type(error).__name__)
+
+        self._session.on(event, guarded)
+        self._handlers.append((event, guarded))
+
+    def replace(self, agent: Agent, name: str, around: Callable[[Any], Any]) -> None:
+        """Replace the node ``name`` of this one agent by ``around(node)``; once per agent."""
+        if any(hooked is agent and node == name for hooked, node, _, _ in self._nodes):
+            return
+        before = vars(agent).get(name, _MISSING)
+        after = around(getattr(agent, name))
+        setattr(agent, name, after)
+        self._nodes.append((agent, name, before, after))
+
+    def undo(self) -> None:
+        """Take the handlers off, and the nodes, except where somebody has replaced them in turn. Idempotent."""
+        for event, handler in self._handlers:
+            self._session.off(event, handler)
+        for agent, name, before, after in reversed(self._nodes):
+            if vars(agent).get(name) is not after:
+                continue
+            if before is _MISSING:
+                delattr(agent, name)
+            else:
+                setattr(agent, name, before)
+        self._handlers, self._nodes = [], []

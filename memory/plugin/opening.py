@@ -1,0 +1,144 @@
+"""Opens the stores and finds the caller while the session starts, then lets the recorder and the recall begin.
+
+Above: attached. Below: wiring, caller. Nothing waits for it; whatever fails is counted, told once, and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from memory.clock import Clock
+from memory.counters import Counters
+from memory.errors import VoiceMemoryError
+from memory.identity import Assurance
+from memory.plugin.caller import Caller
+from memory.plugin.recall import RecallGate
+from memory.recorder import Recorder
+from memory.retrieval.prefetch import Prefetcher
+from memory.settings import Settings
+from memory.wiring import Backend
+
+logger = logging.getLogger("memory.plugin")
+
+_RETRY_S_MIN, _RETRY_S_MAX = 0.5, 30.0
+
+OpenBackend = Callable[[Settings], Awaitable[Backend]]
+
+
+class Opening:
+    """One session's way from "attached" to "remembers". Owns the backend unless it was given one; ``aclose`` it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        counters: Counters,
+        *,
+        recorder: Recorder,
+        gate: RecallGate,
+        find: Callable[[], Awaitable[Caller]],
+        backend: Backend | None,
+        open_backend: OpenBackend,
+    ) -> None:
+        self._settings, self._clock, self._counters = settings, clock, counters
+        self._recorder, self._gate, self._find = recorder, gate, find
+        self._backend, self._open_backend, self._owned = backend, open_backend, backend is None
+        self._prefetcher: Prefetcher | None = None
+        self._caller: asyncio.Future[Caller] = asyncio.get_running_loop().create_future()
+        self._warming: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._run(), name="memory.opening")
+
+    @property
+    def caller(self) -> Caller | None:
+        return self._caller.result() if self._caller.done() and not self._caller.cancelled() else None
+
+    async def identified(self) -> Caller:
+        """The caller, as soon as it is known.
+
+        Raises:
+            asyncio.CancelledError: the session ended before.
+        """
+        return await asyncio.shield(self._caller)
+
+    async def begun(self) -> None:
+        """Return once the session is recorded, or never will be."""
+        await asyncio.wait((self._task,))
+
+    async def stop(self) -> None:
+        """Stop looking; what is open stays open."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        self._caller.cancel()
+
+    async def aclose(self) -> None:
+        """Close what was opened here. Idempotent."""
+        await self.stop()
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.wait((self._warming,))
+        if self._prefetcher is not None:
+            await self._prefetcher.aclose()
+        if self._backend is not None and self._owned:
+            backend, self._backend = self._backend, None
+            await backend.aclose()
+
+    async def _run(self) -> None:
+        finding = asyncio.create_task(self._found(), name="memory.caller")
+        try:
+            backend = await self._opened()
+            caller = await finding
+        finally:
+            finding.cancel()
+        self._recorder.start(backend.sessions, caller.scope)
+        self._prefetcher = self._prefetcher_for(caller, backend)
+        self._gate.open(self._prefetcher)
+
+    async def _found(self) -> Caller:
+        retry_s = _RETRY_S_MIN
+        while True:
+            try:
+                caller = await self._find()
+            except Exception as error:
+                self._told(error, "the caller can't be found", "plugin.caller_errors")
+                await self._clock.sleep(retry_s)
+                retry_s = min(2 * retry_s, _RETRY_S_MAX)
+                continue
+            self._caller.set_result(caller)
+            return caller
+
+    async def _opened(self) -> Backend:
+        retry_s = _RETRY_S_MIN
+        while self._backend is None:
+            try:
+                self._backend = await self._open_backend(self._settings)
+            except Exception as error:
+                self._gate.stop_waiting()
+                self._told(error, "the stores can't be opened", "plugin.open_errors")
+                await self._clock.sleep(retry_s)
+                retry_s = min(2 * retry_s, _RETRY_S_MAX)
+        return self._backend
+
+    def _told(self, error: Exception, what: str, counter: str) -> None:
+        if not self._counters[counter]:
+            # Our own errors say what to do and hold no content; of others only the kind is told.
+            why = str(error) if isinstance(error, VoiceMemoryError) else type(error).__name__
+            logger.error("%s; the session goes on without memory, and it is tried again: %s", what, why)
+        self._counters.add(counter)
+
+    def _prefetcher_for(self, caller: Caller, backend: Backend) -> Prefetcher | None:
+        """A way to recall, if the caller is known well enough for it, and warmed up."""
+        needed = Assurance[self._settings.recall_assurance.upper()]
+        if backend.retriever is None or caller.scope.kind != "user" or caller.identity.assurance < needed:
+            self._counters.add("recall.not_allowed")
+            return None
+        self._warming = asyncio.create_task(backend.retriever.warm(caller.scope), name="memory.warm")
+        return Prefetcher(
+            backend.retriever,
+            caller.scope,
+            clock=self._clock,
+            budget_ms=self._settings.turn_budget_ms,
+            limit=self._settings.recall_limit,
+            counters=self._counters,
+        )

@@ -1,0 +1,205 @@
+"""Puts what is remembered in front of the LLM: a copy of the context, whose last user message begins with the block.
+
+The context itself is never touched: a preemptive generation stays valid, and nothing remembered is stored again.
+Above: attached. Below: prefetch, block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from livekit.agents import ModelSettings, llm
+from livekit.agents.telemetry import tracer
+
+from memory.clock import Clock
+from memory.context.block import prefix, render_block
+from memory.counters import Counters
+from memory.models import Recall
+from memory.plugin.turns import Remembered
+from memory.retrieval.deadlines import Deadline, done_within
+from memory.retrieval.prefetch import Prefetcher
+from memory.settings import Settings
+
+logger = logging.getLogger("memory.plugin")
+
+LlmNode = Callable[[llm.ChatContext, list[llm.Tool], ModelSettings], Any]
+LATE = "memory_late"
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What was found for one user message; a tool step of the same turn finds it again."""
+
+    message_id: str
+    text: str
+    block: str
+    recall: Recall | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefixed:
+    """The copied context, the message in it that isn't the context's own, and what the context held."""
+
+    context: llm.ChatContext
+    items: list[llm.ChatItem]
+    own: llm.ChatMessage
+    prefixed: llm.ChatMessage
+
+
+class RecallGate:
+    """Remembers for the LLM calls of one session. Nothing here raises, or takes longer than the turn's budget."""
+
+    def __init__(self, settings: Settings, clock: Clock, counters: Counters, entry_id: Callable[[str], str]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._counters = counters
+        self._entry_id = entry_id
+        self._opened: asyncio.Future[Prefetcher | None] = asyncio.get_running_loop().create_future()
+        self._waits = True
+        self._turn: _Turn | None = None
+
+    @property
+    def last_block(self) -> str:
+        """The block in front of the latest LLM call; "" where there was nothing to remember."""
+        return self._turn.block if self._turn else ""
+
+    @property
+    def last_recall(self) -> Recall | None:
+        return self._turn.recall if self._turn else None
+
+    def open(self, prefetcher: Prefetcher | None) -> None:
+        """From now on turns recall; never, with ``None``: nobody is known well enough."""
+        if not self._opened.done():
+            self._opened.set_result(prefetcher)
+
+    def stop_waiting(self) -> None:
+        """The stores are away: turns go on without memory, at once, until ``open``."""
+        self._waits = False
+
+    def hint(self, text: str) -> None:
+        """The user has said ``text`` so far."""
+        if self._settings.prefetch and self._opened.done() and (prefetcher := self._opened.result()) is not None:
+            prefetcher.hint(text)
+
+    def remembered(self, message_id: str | None) -> Remembered:
+        """What the LLM was given besides the user message ``message_id``, for the entry of its reply."""
+        if self._turn is None or self._turn.message_id != message_id or self._unused():
+            return Remembered()
+        if self._turn.recall is None:
+            return Remembered(degradations=(LATE,))
+        recall = self._turn.recall
+        ids = tuple(passage.id for passage in recall.passages) if self._turn.block else ()
+        return Remembered(ids, tuple(f"memory_{name}" for name in recall.degraded))
+
+    async def ask(self, query: str) -> Recall | None:
+        """What is remembered about ``query``, within one turn's budget; ``None`` if memory is away or late."""
+        deadline = Deadline(self._clock, self._settings.turn_budget_ms)
+        return await self._recall(query, deadline, frozenset())
+
+    def around(self, node: LlmNode) -> LlmNode:
+        """``node``, called with what is remembered; of whatever kind ``node`` returns."""
+
+        async def llm_node(chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings) -> Any:
+            prefixed = await self._prefixed(chat_ctx)
+            result = node(prefixed.context if prefixed else chat_ctx, tools, model_settings)
+            if inspect.iscoroutine(result):
+                result = await result
+            if prefixed is None:
+                return result
+            if isinstance(result, AsyncIterable):
+                return _carrying_back(result, prefixed, chat_ctx)
+            _carry_back(prefixed, chat_ctx)
+            return result
+
+        return llm_node
+
+    async def _prefixed(self, chat_ctx: llm.ChatContext) -> _Prefixed | None:
+        try:
+            return await self._try_prefixed(chat_ctx)
+        except Exception as error:
+            self._counters.add("recall.errors")
+            logger.warning("the turn goes on without memory (%s)", type(error).__name__)
+            return None
+
+    async def _try_prefixed(self, chat_ctx: llm.ChatContext) -> _Prefixed | None:
+        deadline = Deadline(self._clock, self._settings.turn_budget_ms)
+        message = next((m for m in reversed(chat_ctx.messages()) if m.role == "user"), None)
+        text = (message.text_content or "").strip() if message is not None else ""
+        if message is None or not text:
+            return None
+        turn = self._turn
+        if turn is None or (turn.message_id, turn.text) != (message.id, text):
+            present = frozenset(self._entry_id(m.id) for m in chat_ctx.messages())
+            recall = await self._recall(text, deadline, present)
+            turn = self._turn = _Turn(message.id, text, self._block(recall, text), recall)
+        if not turn.block:
+            return None
+        prefixed = message.model_copy(update={"content": _with_block(turn.block, message.content)})
+        context = chat_ctx.copy()
+        context.items = [prefixed if item is message else item for item in context.items]
+        return _Prefixed(context, list(chat_ctx.items), message, prefixed)
+
+    def _block(self, recall: Recall | None, query: str) -> str:
+        if recall is None:
+            return ""
+        return render_block(recall, max_tokens=self._settings.block_tokens, now=self._clock.now(), query=query)
+
+    async def _recall(self, query: str, deadline: Deadline, present: frozenset[str]) -> Recall | None:
+        with tracer.start_as_current_span("memory.retrieve") as span:
+            prefetcher = await self._prefetcher(deadline)
+            recall = None
+            if prefetcher is not None:
+                recall = await prefetcher.take(query, deadline.remaining_s() * 1_000, present)
+            span.set_attributes(
+                {
+                    "memory.ms": round(deadline.elapsed_ms(), 3),
+                    "memory.passages": len(recall.passages) if recall else 0,
+                    "memory.facts": len(recall.facts) if recall else 0,
+                    "memory.late": recall is None,
+                    "memory.degraded": list(recall.degraded) if recall else [],
+                }
+            )
+            return recall
+
+    async def _prefetcher(self, deadline: Deadline) -> Prefetcher | None:
+        if not self._opened.done() and self._waits:
+            await done_within(self._opened, self._clock, deadline.remaining_s())
+        if not self._opened.done():
+            self._counters.add("recall.not_open")
+            return None
+        return self._opened.result()
+
+    def _unused(self) -> bool:
+        return self._opened.done() and self._opened.result() is None
+
+
+def _with_block(block: str, content: list[llm.ChatContent]) -> list[llm.ChatContent]:
+    """The content with the block before its first text; images and the like stay where they are."""
+    first = next(index for index, part in enumerate(content) if isinstance(part, str))
+    text = content[first]
+    assert isinstance(text, str)
+    return [*content[:first], prefix(block, text), *content[first + 1 :]]
+
+
+def _carry_back(prefixed: _Prefixed, chat_ctx: llm.ChatContext) -> None:
+    """Do to the context what the node did to its copy, if anything: livekit goes on with it after the node."""
+    items = [prefixed.own if item is prefixed.prefixed else item for item in prefixed.context.items]
+    if items != prefixed.items:
+        chat_ctx.items[:] = items
+
+
+async def _carrying_back(
+    chunks: AsyncIterable[Any], prefixed: _Prefixed, chat_ctx: llm.ChatContext
+) -> AsyncIterator[Any]:
+    try:
+        async for chunk in chunks:
+            yield chunk
+    finally:
+        _carry_back(prefixed, chat_ctx)
+        if isinstance(chunks, AsyncGenerator):
+            await chunks.aclose()

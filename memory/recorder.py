@@ -1,0 +1,250 @@
+"""Stores what is said, in order, off the turn's path: a bounded queue, and one task that appends to the session store.
+
+One recorder per session. Above: plugin. Below: the session store's port, intake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from memory.clock import Clock
+from memory.counters import Counters
+from memory.errors import NotTheWriter, SessionOwnership, StoreUnavailable
+from memory.limits import (
+    RECORD_QUEUE_MAX,
+    RECORD_RETRY_S_MAX,
+    RECORD_TIMEOUT_S,
+    SHUTDOWN_FLUSH_S,
+    WRITER_HEARTBEAT_S,
+    WRITER_LEASE_S,
+)
+from memory.models import MemoryEntry, Record, Scope, new_id
+from memory.ports import SessionStore
+from memory.privacy.intake import Intake
+from memory.retrieval.deadlines import done_within
+
+logger = logging.getLogger("memory.recorder")
+
+_RETRY_S_MIN = 0.05
+_ATTEMPTS_MAX = 3  # for errors that trying again hardly mends; an unavailable store is asked until the end
+_LONG_TEXT = 50_000  # characters; redacting more would be felt on the event loop
+_AWAY = (StoreUnavailable, OSError, TimeoutError)
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    record: Record
+    since_s: float
+
+
+class Recorder:
+    """Appends one session's entries and events to the store, each once, in the order of ``record``.
+
+    Nothing here raises into the caller. ``start`` may come late: until then what is recorded waits. While another
+    process records the same session this one is silent; it takes over when that one's lease has lapsed, with what it
+    heard since. Close with ``aclose``.
+    """
+
+    def __init__(self, intake: Intake, clock: Clock, counters: Counters, *, session_id: str) -> None:
+        self.session_id = session_id
+        self._intake = intake
+        self._clock = clock
+        self._counters = counters
+        self._writer = new_id()
+        self._queue: deque[_Waiting] = deque()
+        self._settled = 0  # how many have left the queue, stored or given up
+        self._lost = 0
+        self._changed = asyncio.Event()  # something arrived, left, or ended: whoever waits looks again
+        self._task: asyncio.Task[None] | None = None
+        self._claimed_at_s: float | None = None
+        self._silent = False
+        self._closed = False
+
+    @property
+    def pending(self) -> int:
+        """How many records wait to be stored."""
+        return len(self._queue)
+
+    @property
+    def silent(self) -> bool:
+        """Whether another process records this session."""
+        return self._silent
+
+    def start(self, sessions: SessionStore, scope: Scope) -> None:
+        """From now on what was and will be recorded is stored, as ``scope``'s. Once."""
+        if self._task is None and not self._closed:
+            self._task = asyncio.create_task(self._run(sessions, scope), name="memory.recorder")
+
+    def record(self, record: Record) -> None:
+        """Take a record to be stored; returns at once. Beyond ``RECORD_QUEUE_MAX`` waiting ones it is lost, counted."""
+        if self._closed or len(self._queue) >= RECORD_QUEUE_MAX:
+            self._counters.add("record.lost")
+            logger.error(
+                "a turn was not recorded: %s",
+                "the session is closed" if self._closed else "too many wait; is the store (REDIS_URL) away?",
+            )
+            return
+        self._queue.append(_Waiting(record, self._clock.monotonic()))
+        self._counters.add("record.queued")
+        self._notify()
+
+    async def durable(self, timeout_s: float) -> bool:
+        """Wait until everything recorded so far is stored, ``timeout_s`` at most. False: it isn't, or some was lost.
+
+        True as well while another process records this session: storing it is up to that one.
+        """
+        lost, target = self._lost, self._settled + len(self._queue)
+        if self._settled < target and not self._silent:
+            settling = asyncio.create_task(self._settle(target))
+            try:
+                await done_within(settling, self._clock, timeout_s)
+            finally:
+                await _cancelled(settling)
+        return self._silent or (self._settled >= target and self._lost == lost)
+
+    async def aclose(self, timeout_s: float = SHUTDOWN_FLUSH_S) -> None:
+        """Store what still waits, within ``timeout_s``; what can't be is counted, logged by id and dropped."""
+        if not self._closed:
+            self._closed = True
+            if self._task is not None:
+                await self.durable(timeout_s)
+        if self._task is not None:
+            await _cancelled(self._task)
+        if self._queue and not self._silent:
+            self._counters.add("record.lost", len(self._queue))
+            logger.error(
+                "%d turns were not stored before the session's end: %s. Was the store (REDIS_URL) away?",
+                len(self._queue),
+                ", ".join(waiting.record.id for waiting in self._queue),
+            )
+        self._queue.clear()
+        self._notify()
+
+    async def _settle(self, target: int) -> None:
+        while self._settled < target and not self._silent and not (self._task and self._task.done()):
+            await self._changed.wait()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _run(self, sessions: SessionStore, scope: Scope) -> None:
+        retry_s = _RETRY_S_MIN
+        while True:
+            try:
+                await self._step(sessions, scope)
+                retry_s = _RETRY_S_MIN
+                continue
+            except NotTheWriter:
+                await self._stand_by()
+                continue
+            except SessionOwnership:
+                # Another user's, such as a room that is used again: a session of its own, so that nothing mixes.
+                self.session_id = new_id()
+                self._counters.add("record.session_renamed")
+                logger.warning("the session id belongs to another user; the turns go into a session of their own")
+            except _AWAY:
+                self._counters.add("record.retries")
+            except Exception as error:
+                self._counters.add("record.errors")
+                logger.error("the session can't be claimed (%s); trying again", type(error).__name__)
+            await self._clock.sleep(retry_s)
+            retry_s = min(2 * retry_s, RECORD_RETRY_S_MAX)
+
+    async def _step(self, sessions: SessionStore, scope: Scope) -> None:
+        """Renew the lease if it is time, then store the oldest record, or wait for one until the lease is due again."""
+        now_s = self._clock.monotonic()
+        if self._claimed_at_s is None or now_s - self._claimed_at_s >= WRITER_HEARTBEAT_S:
+            await self._attempt(sessions.claim(self.session_id, scope, writer=self._writer))
+            self._claimed_at_s = now_s
+            self._speak_again()
+        if self._queue:
+            await self._store(sessions, scope, self._queue[0].record)
+            self._leave()
+        else:
+            arrival = asyncio.create_task(self._changed.wait())
+            try:
+                await done_within(arrival, self._clock, self._claimed_at_s + WRITER_HEARTBEAT_S - now_s)
+            finally:
+                await _cancelled(arrival)
+
+    async def _store(self, sessions: SessionStore, scope: Scope, record: Record) -> None:
+        """Append ``record``, or give it up.
+
+        Raises:
+            NotTheWriter, StoreUnavailable, OSError, TimeoutError: it is still to be stored.
+        """
+        for attempt in range(1, _ATTEMPTS_MAX + 1):
+            try:
+                prepared = await self._prepared(record, scope)
+                appended = await self._attempt(sessions.append(scope, prepared, writer=self._writer))
+                self._counters.add("record.stored" if appended.stored else "record.repeated")
+                return
+            except (NotTheWriter, *_AWAY):
+                raise
+            except Exception as error:
+                self._counters.add("record.errors")
+                if attempt < _ATTEMPTS_MAX:
+                    await self._clock.sleep(_RETRY_S_MIN * attempt)
+                    continue
+                self._lost += 1
+                self._counters.add("record.lost")
+                logger.error("a turn can't be stored (id %s, %s)", record.id, type(error).__name__)
+
+    async def _prepared(self, record: Record, scope: Scope) -> Record:
+        if not isinstance(record, MemoryEntry):
+            return self._intake.event(record, scope, self.session_id)
+        if len(record.content) > _LONG_TEXT:
+            return await asyncio.to_thread(self._intake.entry, record, scope, self.session_id)
+        return self._intake.entry(record, scope, self.session_id)
+
+    async def _attempt(self, call: Coroutine[Any, Any, _T]) -> _T:
+        """``call``, for ``RECORD_TIMEOUT_S`` at most; it may have had its effect all the same.
+
+        Raises:
+            TimeoutError: no answer in time.
+        """
+        task = asyncio.ensure_future(call)
+        try:
+            if await done_within(task, self._clock, RECORD_TIMEOUT_S):
+                return task.result()
+            raise TimeoutError
+        finally:
+            await _cancelled(task)
+
+    def _leave(self) -> None:
+        self._queue.popleft()
+        self._settled += 1
+        self._notify()
+
+    async def _stand_by(self) -> None:
+        """Another process records this session. Keep only what it could not store any more if it is dead by now."""
+        self._claimed_at_s = None
+        if not self._silent:
+            self._silent = True
+            self._counters.add("record.not_the_writer")
+            logger.warning("another process records this session; this one stays silent unless that one ends")
+            self._notify()
+        await self._clock.sleep(WRITER_HEARTBEAT_S)
+        oldest_s = self._clock.monotonic() - WRITER_LEASE_S - 2 * WRITER_HEARTBEAT_S
+        while self._queue and self._queue[0].since_s < oldest_s:
+            self._leave()
+
+    def _speak_again(self) -> None:
+        if self._silent:
+            self._silent = False
+            self._counters.add("record.taken_over")
+            logger.warning("the process that recorded this session has ended; this one goes on")
+
+
+async def _cancelled(task: asyncio.Task[Any]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))

@@ -96,6 +96,8 @@ async def _hold(
 ) -> None:
     if greeted:
         await _at_most(GREETING_S_MAX, telling.answered.wait())
+    # A caller of flesh and blood would take the time that a first start of the memory takes; a recording doesn't.
+    await talk.warm()
     telling.playing = microphone.play(recording.samples)
     if not await _at_most(recording.duration_s + GREETING_S_MAX, _either(telling.playing.finished, telling.closed)):
         notice("The recording could not be played in real time: the machine is overloaded.")

@@ -71,7 +71,9 @@ class CallTeller:
     def ready(self, talk: Conversation, start_ms: float, models: Mapping[str, str]) -> None:
         """The session has started."""
         self._talk, self._remembered = talk, Remembered(talk.memory)
-        self._event("ready", session=talk.session_id, user=talk.user_id, start_ms=round(start_ms, 1), models=models)
+        self._event(
+            "ready", session=talk.session_id, user=talk.scope.user_id, start_ms=round(start_ms, 1), models=models
+        )
 
     def on_audible(self, at: float) -> None:
         """The first sound of something the agent says comes out of the speaker."""

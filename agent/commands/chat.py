@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from typing import Any
 
 from livekit.agents.voice import io
 
@@ -19,7 +20,11 @@ from agent.commands.process import run_async
 from agent.commands.turns import Remembered, Turn
 from agent.models import announcement, describe
 from agent.settings import Configuration
-from memory.models import clean_text
+from memory.errors import VoiceMemoryError
+from memory.limits import LOG_READ_MAX
+from memory.models import MemoryEntry, clean_text, in_order
+
+REMEMBERED_SHOWN = 20
 
 HELP = """Type, and the agent answers. Besides:
   /memory   the memory block in front of the last answer, and what is remembered of you
@@ -52,11 +57,12 @@ async def chat(arguments: argparse.Namespace, configuration: Configuration, outp
     ) as talk:
         if arguments.json:
             started_ms = round((time.monotonic() - started_s) * 1000, 1)
-            about = {"session": talk.session_id, "user": talk.user_id, "start_ms": started_ms}
+            about = {"session": talk.session_id, "user": talk.scope.user_id, "start_ms": started_ms}
             output.event("ready", **about, models=describe(configuration.agent, voice=False))
         if greeting:
             await talk.session.wait_for_idle()
             screen.end_reply()
+        await talk.warm()
         reader = LineReader(TerminalLines("you> ") if typed else PipeLines(_descriptor()))
         return await _Chat(talk, screen, output, as_json=arguments.json).hold(reader)
 
@@ -168,4 +174,34 @@ class _Chat:
             self._output.event("problem", message=text)
 
     async def _show_memory(self) -> None:
-        pass
+        try:
+            turns = await remembered(self._talk)
+        except VoiceMemoryError as error:
+            self._problem(str(error))
+            return
+        if self._as_json:
+            told = [{"at": each.timestamp.isoformat(), **_shown(each)} for each in turns]
+            self._output.event("memory", block=self._block, turns=told)
+            return
+        self._output.line(self._block or "(There was no memory block in front of the last answer.)")
+        self._output.line(f"Remembered of {self._talk.scope.user_id}, the last {len(turns)} turns:")
+        for each in turns:
+            when = each.timestamp.astimezone().strftime("%Y-%m-%d %H:%M")
+            self._output.line(f"- {when} {each.role} ({each.mode}): {' '.join(each.content.split())}")
+
+
+def _shown(entry: MemoryEntry) -> dict[str, Any]:
+    return {"role": entry.role, "mode": entry.mode, "language": entry.language, "text": entry.content}
+
+
+async def remembered(talk: Conversation) -> list[MemoryEntry]:
+    """The newest turns of the user in all sessions, oldest first: those in the archive and those on their way there."""
+    if talk.backend is None:
+        return []
+    await talk.memory.flush()
+    archive = await talk.backend.archive()
+    position = await archive.position(talk.scope)
+    archived = await archive.history(talk.scope, session_id=None, before=None, limit=REMEMBERED_SHOWN)
+    coming = await talk.backend.sessions.read(talk.scope, after=position, limit=LOG_READ_MAX)
+    entries = [*archived, *(each.record for each in coming.records if isinstance(each.record, MemoryEntry))]
+    return in_order({entry.id: entry for entry in entries}.values())[-REMEMBERED_SHOWN:]

@@ -22,11 +22,13 @@ from agent.models import Models, build, new_session
 from agent.settings import AgentSettings, Configuration, load
 from memory import wiring
 from memory.errors import HostUnavailable, StoreUnavailable
-from memory.models import new_id
+from memory.models import Scope, new_id
 from memory.settings import Settings
+from memory.wiring import Backend
 
 if TYPE_CHECKING:
     from livekit.agents.voice import io
+
     from memory.plugin import AttachedMemory
 
 CLOSE_STEP_S = 1.0
@@ -47,12 +49,18 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A session that was started, and its memory."""
+    """A session that was started, and its memory. ``backend`` is ``None`` while the stores are away."""
 
     session: AgentSession[None]
     memory: AttachedMemory
+    backend: Backend | None
+    scope: Scope
     session_id: str
-    user_id: str
+    warmed: asyncio.Future[None]  # done when what is remembered can be recalled at once, or won't be
+
+    async def warm(self) -> None:
+        """Wait until the memory is ready, within bounds. For those who must not start without it; calls never do."""
+        await asyncio.shield(self.warmed)
 
 
 def configured(arguments: argparse.Namespace) -> Configuration:
@@ -66,25 +74,24 @@ def configured(arguments: argparse.Namespace) -> Configuration:
 
 
 @contextlib.asynccontextmanager
-async def stores(settings: Settings) -> AsyncIterator[None]:
-    """Make sure before the conversation that it can be stored, and keep the embedded server while it lasts.
+async def stores(settings: Settings) -> AsyncIterator[Backend | None]:
+    """The opened stores, so that what can't be stored is known before the conversation; ``None`` while they are away.
 
     A store that is away for now is told of and no reason not to talk.
 
     Raises:
-        DataDirectoryUnusable, DataTooNew, EmbeddedServerUnavailable: it can never be, as things are.
+        DataDirectoryUnusable, DataTooNew, EmbeddedServerUnavailable: it can never be stored, as things are.
     """
+    backend = None
     if not settings.enabled:
         notice("MEMORY_ENABLED is off: nothing is remembered.")
-        yield
-        return
-    backend = None
+    else:
+        try:
+            backend = await wiring.open_backend(settings)
+        except (StoreUnavailable, HostUnavailable) as error:
+            notice(f"The memory is away: {error} The conversation goes on without it until it is back.")
     try:
-        backend = await wiring.open_backend(settings)
-    except (StoreUnavailable, HostUnavailable) as error:
-        notice(f"The memory is away: {error} The conversation goes on without it until it is back.")
-    try:
-        yield
+        yield backend
     finally:
         if backend is not None:
             await bounded(backend.aclose())
@@ -103,8 +110,10 @@ async def conversation(
     """A session, started, with the memory attached; closed and stored at the end, also when cancelled."""
     from memory.plugin import attach
 
+    settings = configuration.memory
     session_id = f"{channel}-{new_id()}"
-    async with utils.http_context.open(), stores(configuration.memory):
+    scope = Scope(org_id=settings.org_id, agent_id=settings.agent_id, user_id=user_id)
+    async with utils.http_context.open(), stores(settings) as backend:
         session = new_session(models)
         session.input.audio, session.output.audio = ends.microphone, ends.speaker
         session.output.transcription = ends.text
@@ -114,20 +123,28 @@ async def conversation(
             session,
             agent,
             user_id=user_id,
-            org_id=configuration.memory.org_id,
-            agent_id=configuration.memory.agent_id,
+            org_id=settings.org_id,
+            agent_id=settings.agent_id,
             session_id=session_id,
-            settings=configuration.memory,
+            settings=settings,
+            backend=backend,
         )
+        warmed = asyncio.ensure_future(_warm(backend, scope))
         try:
             await session.start(agent, record=False, session_host=False)
-            yield Conversation(session, memory, session_id, user_id)
+            yield Conversation(session, memory, backend, scope, session_id, warmed)
         finally:
+            warmed.cancel()
             # The session first: closing it commits what was being said, and the memory then stores that too.
             await bounded(session.aclose(), timeout_s=SESSION_CLOSE_S)
             await bounded(memory.flush())
             await bounded(memory.aclose())
             await bounded(models.aclose())
+
+
+async def _warm(backend: Backend | None, scope: Scope) -> None:
+    if backend is not None and backend.retriever is not None:
+        await backend.retriever.warm(scope)
 
 
 def assistant(settings: AgentSettings, greeting: str | None) -> Assistant:

@@ -70,7 +70,9 @@ class EmbedDesk:
         """
         if not self._works() or self._stuck():
             return None
-        if sum(job.urgent for job in self._queue) >= EMBED_WAITING_MAX:
+        # With no batch running, the first of those who wait is about to be served.
+        ahead = sum(job.urgent for job in self._queue) - (self._batch_began_s is None)
+        if ahead >= EMBED_WAITING_MAX:
             self._counters.add("embed.shed")
             return None
         job = self._enqueue(texts, urgent=True)

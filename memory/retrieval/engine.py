@@ -244,8 +244,7 @@ class RecallEngine:
             return None
         if fresh:
             await user.set_vectors([turn_id for turn_id, _ in fresh], vectors[1:])
-        query_vector: Vector = vectors[0]
-        return query_vector
+        return vectors[0] if user.has_vectors else None
 
     # -- the users held
 

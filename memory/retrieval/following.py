@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _ARCHIVE_READ = 200  # records a read: the rows of one are made into objects in one go, on the loop
 _ADDED_AT_ONCE = 16  # turns indexed before others get the loop: under a millisecond of ordinary talk
 _LONG_TURN_CHARS = 16_384  # longer ones are indexed in a thread
+_VECTORS_SHARE = 0.9  # of the turns; with fewer, those that have none would rank below whatever has one
 _SEARCHED_INLINE = 20_000  # turns; searching more takes longer than going to a thread and back
 
 
@@ -134,6 +135,12 @@ class FollowedUser:
                 return []
             search = partial(index.search, query, query_vector=query_vector, k=limit, now=now, exclude_ids=exclude_ids)
             return search() if len(index) <= _SEARCHED_INLINE else await to_the_end(search)
+
+    @property
+    def has_vectors(self) -> bool:
+        """So many turns have one that those without are not at a disadvantage worth the name."""
+        vectors = None if self.index is None else self.index.vectors
+        return vectors is not None and float(vectors.present.mean() if len(vectors.present) else 1) >= _VECTORS_SHARE
 
     def missing_vectors(self, limit: int) -> list[tuple[str, str]]:
         """Ids and texts of turns without a vector, newest first; none while a thread is at work on the index."""
@@ -260,7 +267,8 @@ class FollowedUser:
         while not self.retired:
             generation = self._generation
             rows = await self._sources.archive.read(self.scope, after=self._cursor, limit=_ARCHIVE_READ)
-            if not await self._add([row.record for row in rows], generation):
+            news = self._bridged is not None
+            if not await self._add([row.record for row in rows], generation, just_said=news):
                 return
             if rows:
                 self._cursor = rows[-1].cursor

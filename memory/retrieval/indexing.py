@@ -47,6 +47,6 @@ def common_vectors(before: UserIndex, after: UserIndex) -> Iterator[tuple[list[s
             for place in range(start, min(start + _CARRIED_AT_ONCE, len(before)))
             if before.vectors.present[place]
             and (there := after.turns.position(before.turns.ids[place])) is not None
-            and after.turns.texts[there] == before.turns.texts[place]
+            and after.turns.text(there) == before.turns.text(place)
         ]
         yield [before.turns.ids[place] for place in places], before.vectors.rows[places].astype(np.float32)

@@ -145,7 +145,7 @@ def scope_of(user: str = "ana", *, org: str = "acme") -> Scope:
 
 
 def said(text: str, *, session: str = "s1", role: Any = "user", user: str = "ana", **fields: Any) -> MemoryEntry:
-    return MemoryEntry(role=role, content=text, mode="voice", session_id=session, user_id=user, **fields)
+    return MemoryEntry(role=role, content=text, session_id=session, user_id=user, **{"mode": "voice", **fields})
 
 
 def texts(recall: Recall | None) -> list[str]:

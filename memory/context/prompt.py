@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memory.context.block import clean_line, escape
+from memory.context.block import clean_line, escape, prefix
 from memory.context.budget import TokenCounter, cut_end, estimate_tokens
-from memory.models import MemoryEvent
+from memory.models import MemoryEntry, MemoryEvent
 
 DEFAULT_INSTRUCTIONS = "You are a helpful assistant. Answer in the language the user speaks."
 
@@ -65,6 +65,19 @@ def build_system_prompt(
             "## Language\nThe user has switched language: " + "; ".join(switches[-LANGUAGE_SWITCHES_SHOWN_MAX:]) + "."
         )
     return "\n\n".join(part for part in parts if part)
+
+
+def llm_messages(
+    system_prompt: str, history: Sequence[MemoryEntry], data: Sequence[str], query: str
+) -> list[dict[str, Any]]:
+    """System prompt, history, and the query with ``data`` (blocks, blank ones left out) in front of it."""
+    for block in reversed(data):
+        query = prefix(block, query)
+    return [
+        {"role": "system", "content": system_prompt},
+        *({"role": entry.role, "content": entry.content} for entry in history),
+        {"role": "user", "content": query},
+    ]
 
 
 def render_passages(rag_results: Sequence[Any], *, max_tokens: int, count: TokenCounter = estimate_tokens) -> str:

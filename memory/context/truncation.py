@@ -6,7 +6,7 @@ Where not even the protected messages fit, the bound wins: the longest of them a
 fit, since a short one says more by staying whole than a long one loses; if there isn't room for all of them, the
 older of the last three go first, then the system prompt, never the newest.
 
-Above: service. Below: budget, limits.
+Above: service. Below: budget, ports, models, limits.
 """
 
 from __future__ import annotations
@@ -27,13 +27,31 @@ from memory.context.budget import (
     message_tokens,
 )
 from memory.limits import CONTEXT_PROTECTED_MESSAGES, CONTEXT_TOKENS_DEFAULT, SUMMARY_TIMEOUT_S
+from memory.models import MemoryEntry, Role
+from memory.ports import Summarizer
 
 logger = logging.getLogger(__name__)
 
 Summarize = Callable[[Sequence[Message]], Awaitable[str]]
 
 SUMMARY_START, SUMMARY_END = "[Previous conversation summary: ", "]"
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 _CONTENT_TOKENS_MIN = 8  # less than this of a message or a summary says nothing
+
+
+def summarize_with(summarizer: Summarizer) -> Summarize:
+    """A ``Summarizer`` of entries as one of messages; what is no text of a known role is passed over."""
+
+    async def summarize(messages: Sequence[Message]) -> str:
+        texts = [(_ROLES.get(message.get("role", "")), message.get("content")) for message in messages]
+        entries = [
+            MemoryEntry(role=role, content=text, mode="text")
+            for role, text in texts
+            if role and isinstance(text, str) and text.strip()
+        ]
+        return await summarizer.summarize(entries)
+
+    return summarize
 
 
 async def truncate_context(

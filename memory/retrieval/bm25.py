@@ -145,9 +145,7 @@ class KeywordIndex:
         )
         self._tail, self._tail_turns = {}, 0
 
-    def _set(
-        self, terms: Terms, sizes: NDArray[np.int64], turns: NDArray[np.uint32], tf: NDArray[np.uint8]
-    ) -> None:
+    def _set(self, terms: Terms, sizes: NDArray[np.int64], turns: NDArray[np.uint32], tf: NDArray[np.uint8]) -> None:
         self._terms, self._turns, self._tf = terms, turns, tf
         self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
@@ -158,9 +156,7 @@ class KeywordIndex:
         before = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)])
         sizes = np.diff(before[self._starts])
         numbers = (np.cumsum(mask) - 1).astype(np.uint32)
-        self._set(
-            self._terms[sizes > 0], sizes[sizes > 0], numbers[self._turns[kept]], self._tf[kept]
-        )
+        self._set(self._terms[sizes > 0], sizes[sizes > 0], numbers[self._turns[kept]], self._tf[kept])
         self._lengths.keep(mask)
         self._total = int(self._lengths.values.sum(dtype=np.int64))
 

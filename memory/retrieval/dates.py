@@ -17,10 +17,12 @@ from memory.retrieval.vocabulary import BASE_FORMS
 PERIODS_MAX = 8  # of one query; people name one or two
 QUERY_CHARS_MAX = 2_000  # a query is looked through for dates this far
 
+# Index + 1 is the month; the weekday's index is datetime.weekday().
 _MONTHS = (
-    "january february march april may june july august september october november december".split()
-)  # index + 1 = month
-_WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()  # index = datetime.weekday()
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAYS_OF = {"day": 1.0, "night": 1.0, "week": 7.0, "weekend": 7.0, "fortnight": 14.0, "month": 30.44, "year": 365.25}
 _COUNTS = {"a": 1, "an": 1, "one": 1, "last": 1, "past": 1, "couple": 2, "few": 3, "several": 4}
 
@@ -39,8 +41,11 @@ _ASKS_WHEN = re.compile(
 )
 _TELLS_TIME = re.compile(
     rf"\b(?:yesterday|today|tonight|tomorrow|ago|last|next|since|recently|just|(?:day|week|weekend|month|year)s?"
-    rf"|this (?:morning|afternoon|evening|past)|{'|'.join(_WEEKDAYS + _MONTHS)}|(?:19|20)\d\d)\b|\b\d\d?/\d\d?\b"
+    rf"|this (?:morning|afternoon|evening|past)|{'|'.join((*_WEEKDAYS, *_MONTHS))}|(?:19|20)\d\d)\b|\b\d\d?/\d\d?\b"
 )
+
+# Most queries name no day: one quick look spares them the dozen below.
+_MAY_NAME = re.compile(rf"\d|day|night|morning|evening|afternoon|week|month|year|{'|'.join(m[:3] for m in _MONTHS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,8 @@ def named_periods(query: str, now: datetime) -> list[Period]:
     has begun: people ask their memory about the past.
     """
     folded = fold(query[:QUERY_CHARS_MAX])
+    if not _MAY_NAME.search(folded):
+        return []
     periods: list[Period] = []
     for pattern, read in _READERS:
         for match in pattern.finditer(folded):
@@ -92,7 +99,7 @@ def _period(start: datetime, days: float) -> Period:
     return Period(begin, begin + days * 86_400)
 
 
-def _near_day(match: re.Match[str], now: datetime) -> Period:
+def _near(match: re.Match[str], now: datetime) -> Period:
     back = {"day before yesterday": 2, "yesterday": 1, "last night": 1}.get(match.group(), 0)
     return _period(_midnight(now) - timedelta(days=back), 1)
 
@@ -173,7 +180,10 @@ def _named_year(match: re.Match[str], now: datetime) -> Period:
 _READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], Period]], ...] = tuple(
     (re.compile(pattern), read)
     for pattern, read in (
-        (r"\b(?:day before yesterday|yesterday|last night|today|tonight|this (?:morning|afternoon|evening))\b", _near_day),
+        (
+            r"\b(?:day before yesterday|yesterday|last night|today|tonight|this (?:morning|afternoon|evening))\b",
+            _near,
+        ),
         (rf"\b{_COUNT} {_UNIT} (?:ago|back|earlier)\b", _ago),
         (rf"\b(?:in|over|within|during) the (?:last|past|previous) {_COUNT} {_UNIT}", _within),
         (r"\b(?P<which>last|past|previous|this) (?P<unit>weekend|week|month|year)\b", _last_or_this),
@@ -181,7 +191,10 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], Perio
         (rf"\b{_MONTH} (?:the )?{_DAY}(?:,? {_YEAR})?", _calendar),
         (rf"\b{_DAY} (?:of )?{_MONTH}(?:,? {_YEAR})?", _calendar),
         (rf"\b{_MONTH},? {_YEAR}", _calendar),
-        (rf"\b(?:in|since|last|during|early|mid|late|of|this|by|until|before|after) {_MONTH}(?! (?:the )?\d)", _calendar),
+        (
+            rf"\b(?:in|since|last|during|early|mid|late|of|this|by|until|before|after) {_MONTH}(?! (?:the )?\d)",
+            _calendar,
+        ),
         (rf"\b(?P<month>{'|'.join(m for m in _MONTHS if m not in ('may', 'march'))})\b(?! (?:the )?\d)", _calendar),
         (r"\b(?P<first>\d\d?)/(?P<second>\d\d?)(?:/(?P<year>(?:20)?\d\d))?\b(?!/)", _numeric),
         (r"\b((?:19|20)\d\d)-(\d\d)-(\d\d)\b", _iso),

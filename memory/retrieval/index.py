@@ -16,9 +16,10 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from memory.retrieval import ranking
-from memory.retrieval.bm25 import KeywordIndex, Posting, TermHasher
-from memory.retrieval.dates import asks_when, date_words, named_periods
+from memory.retrieval import ranking, relevance
+from memory.retrieval.bm25 import KeywordIndex, TermHasher
+from memory.retrieval.dates import date_words
+from memory.retrieval.query import Query, read
 from memory.retrieval.text import stems, stems_of, words
 from memory.retrieval.turns import IndexedTurn, TurnTable
 from memory.retrieval.vectors import Vector, VectorTable, quantised
@@ -26,7 +27,6 @@ from memory.retrieval.vectors import Vector, VectorTable, quantised
 __all__ = ["Hit", "IndexedTurn", "UserIndex"]
 
 WORDS_PER_TURN_MAX = 65_536  # of one turn that are indexed (about 350 kB of English): a bound on the time of an add
-QUERY_CHARS_MAX = 8_000
 QUERY_TERMS_MAX = 64  # distinct stems of a query that are looked up
 
 
@@ -34,9 +34,9 @@ QUERY_TERMS_MAX = 64  # distinct stems of a query that are looked up
 class Hit:
     """A turn that was found.
 
-    ``score`` orders the hits of one query and means nothing across queries. ``keyword`` (about 0..1) is the share of
-    the query's information that the turn and its neighbours hold as words; ``cosine`` compares the meanings, ``None``
-    without a query vector or where the turn has none yet.
+    ``score`` orders the hits of one query and means nothing across queries. ``keyword`` (0..1) is the share of the
+    query's content that the turn and its neighbours hold as words, each word weighted by what it tells. ``cosine``
+    compares the meanings; ``None`` without a query vector or where the turn has none yet.
     """
 
     turn: IndexedTurn
@@ -100,7 +100,7 @@ class UserIndex:
         if self.vectors is None:
             return []
         places = np.flatnonzero(~self.vectors.present)[::-1][:limit].tolist()
-        return [(self.turns.ids[place], self.turns.texts[place]) for place in places]
+        return [(self.turns.ids[place], self.turns.text(place)) for place in places]
 
     def remove(self, ids: Collection[str]) -> int:
         """Forget turns; returns how many were there. Nothing of them stays, not even the hash of a word."""
@@ -144,50 +144,78 @@ class UserIndex:
         """
         if not len(self) or k <= 0:
             return []
-        query = query[:QUERY_CHARS_MAX]
-        asked = stems(query)
-        found, information = self._look_up(asked)
+        asked = read(query, now)
+        allowed = self._allowed(exclude_ids, exclude_session)
         turns = self.turns.features()
-        keywords = ranking.keyword_scores(found, turns, self._weights)
+        keywords, share = self._keywords(asked, turns)
         cosines, present = self._cosines(query_vector)
         scores = ranking.combine(keywords, cosines, present, self._weights)
-        wanted = ranking.Wanted(asks_when(query), tuple(named_periods(query, now)), self._speaker(asked))
+        named = self._speakers(asked)
+        newest = self._newest(allowed) if asked.latest else None
+        speaker = self.turns.said_by(named[0]) if len(named) == 1 else None
+        wanted = ranking.Wanted(asked.when, asked.periods, speaker, newest)
         scores = ranking.in_context(scores, turns, wanted, self._weights)
-        self._exclude(scores, exclude_ids, exclude_session)
-        return [
+        scores[~allowed] = -np.inf
+        hits = [
             Hit(
                 self.turns.turn(place),
                 float(scores[place]),
-                float(keywords[place]) / information,
+                min(float(share[place]), 1.0),
                 float(cosines[place]) if cosines is not None and present is not None and present[place] else None,
             )
             for place in ranking.best(scores, k).tolist()
         ]
+        if not min_relevance:
+            return hits
+        latest = {self.turns.ids[place] for place in newest.tolist()} if newest is not None else set()
+        return self._relevant(asked, hits, latest, names_speaker=bool(named))
 
-    def _look_up(self, asked: list[str]) -> tuple[list[tuple[Posting, int]], float]:
-        """The postings of the query's terms, and how much information (summed idf) the query holds in all."""
-        found, information = [], 0.0
-        for stem, count in islice(Counter(asked).items(), QUERY_TERMS_MAX):
-            posting = self.keywords.posting(self._hash(stem))
-            information += count * self.keywords.idf(0 if posting is None else len(posting.turns))
-            if posting is not None:
-                found.append((posting, count))
-        return found, max(information, 1e-9)
+    def _relevant(self, asked: Query, hits: list[Hit], latest: set[str], *, names_speaker: bool) -> list[Hit]:
+        best = max(hits[0].score, 1e-9) if hits else 1.0
+        found = [
+            relevance.Evidence(hit.keyword, hit.cosine, hit.score / best, hit.turn.timestamp.timestamp())
+            for hit in hits
+        ]
+        if not relevance.bears(asked, found, len(self), names_speaker=names_speaker):
+            return []
+        return [
+            hit
+            for hit, evidence in zip(hits, found, strict=True)
+            if hit.turn.id in latest or relevance.worth_showing(asked, evidence)
+        ]
+
+    def _keywords(self, asked: Query, turns: ranking.Turns) -> tuple[Vector, Vector]:
+        """Every turn's keyword score, and the share of the query's content it holds (about 0..1)."""
+        counts = dict(islice(Counter(asked.stems).items(), QUERY_TERMS_MAX))
+        postings = {stem: self.keywords.posting(self._hash(stem)) for stem in counts}
+        found = [(stem, posting, counts[stem]) for stem, posting in postings.items() if posting is not None]
+        scores = ranking.keyword_scores([(posting, n) for _, posting, n in found], turns, self._weights)
+        content = [(posting, n) for stem, posting, n in found if stem in asked.content]
+        named = ranking.keyword_scores(content, turns, self._weights) if len(content) < len(found) else scores
+        information = sum(
+            counts[stem] * self.keywords.idf(0 if posting is None else len(posting.turns))
+            for stem, posting in postings.items()
+            if stem in asked.content
+        )
+        return scores, named / np.float32(max(information, 1e-9))
 
     def _cosines(self, query_vector: Vector | None) -> tuple[Vector | None, NDArray[np.bool_] | None]:
         if query_vector is None or self.vectors is None:
             return None, None
         return self.vectors.cosines(query_vector), self.vectors.present
 
-    def _speaker(self, asked: list[str]) -> NDArray[np.bool_] | None:
-        """The turns of the one person the query names; ``None`` if it names nobody who speaks here, or several."""
-        named = [name for name in self.turns.names() if (parts := stems(name)) and parts[0] in asked]
-        return self.turns.said_by(named[0]) if len(named) == 1 else None
+    def _speakers(self, asked: Query) -> list[str]:
+        """Those who speak in this history and are named, by their first name, in the query."""
+        return [name for name in self.turns.names() if (parts := stems(name)) and parts[0] in asked.stems]
 
-    def _exclude(self, scores: Vector, ids: frozenset[str], session_id: str | None) -> None:
-        for turn_id in ids:
-            position = self.turns.position(turn_id)
-            if position is not None:
-                scores[position] = -np.inf
+    def _allowed(self, ids: frozenset[str], session_id: str | None) -> NDArray[np.bool_]:
+        allowed = np.ones(len(self), np.bool_)
         if session_id is not None:
-            scores[self.turns.in_session(session_id)] = -np.inf
+            allowed &= ~self.turns.in_session(session_id)
+        allowed[[place for turn_id in ids if (place := self.turns.position(turn_id)) is not None]] = False
+        return allowed
+
+    def _newest(self, allowed: NDArray[np.bool_]) -> NDArray[np.intp]:
+        places = np.flatnonzero(allowed)
+        order = np.argsort(-self.turns.times.values[places], kind="stable")
+        return places[order[: self._weights.latest_turns]]

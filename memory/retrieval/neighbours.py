@@ -14,7 +14,7 @@ NONE = -1  # as an index it reads the last element: arrays read through links ca
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """For each turn the positions one and two turns before and after it in its session; ``NONE`` where there is none."""
+    """For each turn the positions one and two before and after it in its session; ``NONE`` where there is none."""
 
     before: NDArray[np.intp]
     after: NDArray[np.intp]

@@ -40,6 +40,8 @@ class Weights:
     time: float = 0.3  # the query asks when, and the turn tells a time
     date: float = 0.7  # said on a day the query names; fades over `date_days`
     date_days: float = 15.0
+    latest: float = 0.7  # the query asks for what came last; fades over the newest `latest_turns`
+    latest_turns: int = 12
 
 
 WEIGHTS = Weights()
@@ -63,14 +65,15 @@ class Wanted:
     when: bool = False
     periods: tuple[Period, ...] = ()
     speaker: NDArray[np.bool_] | None = None  # turns by the one person named
+    newest: NDArray[np.intp] | None = None  # positions, newest first, where what came last is asked for
 
 
 def keyword_scores(postings: Iterable[tuple[Posting, int]], turns: Turns, weights: Weights) -> Scores:
     """BM25 summed over terms (given with how often the query says them), each spread over its neighbourhood."""
     n, links = len(turns.times), turns.links
     total, one = np.zeros(n + 1, np.float32), np.zeros(n + 1, np.float32)  # the spare one takes what has no neighbour
-    spread = ((links.before, weights.near), (links.after, weights.near))
-    spread += ((links.before2, weights.near2), (links.after2, weights.near2))
+    shares = (weights.near, weights.near, weights.near2, weights.near2)
+    spread = tuple(zip((links.before, links.after, links.before2, links.after2), shares, strict=True))
     for posting, count in postings:
         where, value = posting.turns, posting.weights
         one[where] = value
@@ -105,7 +108,8 @@ def _raised(scores: Scores, power: float) -> Scores:
     if high <= low:
         # Every turn matches alike: with one turn, or a word that is everywhere, min-max would hide the match.
         return np.full_like(scores, 1.0 if high > 0 else 0.0)
-    return ((scores - np.float32(low)) / np.float32(high - low)) ** np.float32(power)
+    scaled: Scores = (scores - np.float32(low)) / np.float32(high - low)
+    return np.power(scaled, np.float32(power))
 
 
 def in_context(scores: Scores, turns: Turns, wanted: Wanted, weights: Weights) -> Scores:
@@ -114,7 +118,7 @@ def in_context(scores: Scores, turns: Turns, wanted: Wanted, weights: Weights) -
     spare = np.append(scores, np.float32(0))
     asked = np.append(turns.asks, False)
     before = spare[links.before] * np.where(asked[links.before], np.float32(weights.answer), np.float32(1))
-    final = scores + np.float32(weights.beside) * np.maximum(before, spare[links.after])
+    final: Scores = scores + np.float32(weights.beside) * np.maximum(before, spare[links.after])
     final += np.float32(weights.beside2) * np.maximum(spare[links.before2], spare[links.after2])
     if wanted.speaker is not None:
         final *= np.where(wanted.speaker, np.float32(weights.speaker), np.float32(1))
@@ -124,6 +128,9 @@ def in_context(scores: Scores, turns: Turns, wanted: Wanted, weights: Weights) -
         final += np.float32(weights.time) * turns.tells_time
     if wanted.periods:
         final += np.float32(weights.date) * closeness(turns.times, wanted.periods, weights.date_days)
+    if wanted.newest is not None:
+        steps = np.linspace(weights.latest, 0, len(wanted.newest), endpoint=False, dtype=np.float32)
+        final[wanted.newest] += steps
     return final
 
 

@@ -123,7 +123,7 @@ def _stem(word: str) -> str:
     if ordinal:
         return ordinal.group(1)
     if word.isascii():
-        return _stemmer("english").stemWord(word) if word.isalpha() else word
+        return _snowball("english", word) if word.isalpha() else word
     return _stem_by_script(word)
 
 
@@ -133,7 +133,7 @@ def _stem_by_script(word: str) -> str:
         return _light_arabic(word)
     for low, high, language in _STEMMERS:
         if low <= first <= high:
-            return _stemmer(language).stemWord(word)
+            return _snowball(language, word)
     return word
 
 
@@ -146,12 +146,12 @@ _STEMMERS = (
 _local = threading.local()
 
 
-def _stemmer(language: str) -> Stemmer.Stemmer:
+def _snowball(language: str, word: str) -> str:
     # A Stemmer must not be shared by threads. Its own cache is off: _stem's is bounded for all of them together.
     stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__.setdefault("stemmers", {})
     if language not in stemmers:
         stemmers[language] = Stemmer.Stemmer(language, 0)
-    return stemmers[language]
+    return str(stemmers[language].stemWord(word))
 
 
 _ARABIC_PREFIXES = ("وال", "بال", "كال", "فال", "لل", "ال")

@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,8 @@ class IndexedTurn:
     mode: str = "voice"
     language: str = ""
 
+
+COLUMNS = ("session_codes", "label_codes", "times", "asks", "tells_time", "log_words")  # of TurnTable
 
 Label = tuple[str, str | None, str, str]  # role, name, mode, language
 _Value = TypeVar("_Value", bound=Hashable)
@@ -70,7 +72,7 @@ class TurnTable:
 
     def __init__(self) -> None:
         self.ids: list[str] = []
-        self.texts: list[str] = []
+        self._texts: list[bytes] = []  # UTF-8: smaller, and a snapshot loads without decoding what nobody asks for
         self.sessions: Interned[str] = Interned()
         self.labels: Interned[Label] = Interned()
         self.session_codes = Column(np.int32)
@@ -95,7 +97,7 @@ class TurnTable:
         """Add a turn whose id is not there yet."""
         self._positions[turn.id] = len(self.ids)
         self.ids.append(turn.id)
-        self.texts.append(turn.text)
+        self._texts.append(turn.text.encode(errors="surrogatepass"))
         session = self.sessions.code(turn.session_id)
         self.session_codes.append(session)
         self.label_codes.append(self.labels.code((turn.role, turn.name, turn.mode, turn.language)))
@@ -110,8 +112,10 @@ class TurnTable:
         # fromtimestamp() would round through a local clock's range; this is exact for every datetime there is.
         said = _EPOCH + timedelta(microseconds=round(float(self.times.values[position]) * 1e6))
         session_id = self.sessions.values[self.session_codes.values[position]]
-        text = self.texts[position]
-        return IndexedTurn(self.ids[position], session_id, said, role, text, name, mode, language)
+        return IndexedTurn(self.ids[position], session_id, said, role, self.text(position), name, mode, language)
+
+    def text(self, position: int) -> str:
+        return self._texts[position].decode(errors="surrogatepass")
 
     def features(self) -> Turns:
         """What the ranking reads."""
@@ -126,7 +130,7 @@ class TurnTable:
     def in_session(self, session_id: str) -> NDArray[np.bool_]:
         """A mask of the session's turns."""
         code = self.sessions.find(session_id)
-        return self.session_codes.values == (-1 if code is None else code)
+        return np.equal(self.session_codes.values, -1 if code is None else code)
 
     def said_by(self, name: str) -> NDArray[np.bool_]:
         """A mask of the turns under a name."""
@@ -140,17 +144,45 @@ class TurnTable:
         """Drop the turns whose ``mask`` is False, and every id, name and text that only they had."""
         places = np.flatnonzero(mask).tolist()
         self.ids = [self.ids[place] for place in places]
-        self.texts = [self.texts[place] for place in places]
+        self._texts = [self._texts[place] for place in places]
         for column in (self.times, self.asks, self.tells_time, self.log_words):
             column.keep(mask)
         self.sessions, codes = self.sessions.keep(self.session_codes.values[mask])
         self.session_codes.fill(codes)
         self.labels, codes = self.labels.keep(self.label_codes.values[mask])
         self.label_codes.fill(codes)
-        self.relink()
+        self._relink()
 
-    def relink(self) -> None:
-        """Make positions and links anew after the columns were set."""
+    def texts(self) -> list[bytes]:
+        """All texts, as UTF-8 (with surrogates, if any)."""
+        return self._texts
+
+    def fill(
+        self,
+        ids: list[str],
+        texts: list[bytes],
+        sessions: Iterable[str],
+        labels: Iterable[Label],
+        columns: dict[str, NDArray[Any]],
+    ) -> None:
+        """Take over what a snapshot holds.
+
+        Raises:
+            KeyError: a column is missing.
+            ValueError: the parts contradict each other.
+        """
+        self.ids, self._texts = ids, texts
+        self.sessions, self.labels = Interned(sessions), Interned(labels)
+        for name in COLUMNS:
+            getattr(self, name).fill(columns[name])
+        if {len(self.ids), len(texts), *(len(columns[name]) for name in COLUMNS)} != {len(ids)}:
+            raise ValueError("columns of unequal length")
+        for codes, values in ((self.session_codes, self.sessions.values), (self.label_codes, self.labels.values)):
+            if len(ids) and not 0 <= codes.values.min() <= codes.values.max() < len(values):
+                raise ValueError("a code without a value")
+        self._relink()
+
+    def _relink(self) -> None:
         self._positions = {turn_id: position for position, turn_id in enumerate(self.ids)}
         self._neighbours.rebuild(self.session_codes.values, self.times.values)
 

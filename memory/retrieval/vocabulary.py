@@ -6,17 +6,22 @@ Above: text (which applies them), ranking (small talk). Below: nothing. Every en
 
 from __future__ import annotations
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # Function words and the fragments contractions leave behind. Question words are here too: what kind of answer is
 # wanted is read from the query itself (dates.asks_when), not matched against turns.
-STOP_WORDS = frozenset(
+STOP_WORDS = _words(
     """
     a about all also am an and any are as at be been being but by ca can cannot could did do does
     doing done dont for from had has have having he her here hers herself him himself his how i if im in into is it
-    its itself ive just lets many may me might mine much must my myself no nor not of off on 
+    its itself ive just lets many may me might mine much must my myself no nor not of off on
     only or other our ours out over own please s same sha shall she should so some such t than that the their
     theirs them themselves then there these they this those through to too under until up us very was we were what
     when where whether which while who whom whose why will with wo would yes you your yours yourself
-    """.split()
+    """
 )
 
 # One line a group: the form on the left stands for those on its right. Regular endings are the stemmer's business,
@@ -50,7 +55,7 @@ tv television telly; phone telephone; photo photograph; fridge refrigerator; bik
 doctor dr; okay ok; movie film; vacation holiday
 """
 
-_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
 def _table() -> dict[str, str]:
@@ -61,12 +66,16 @@ def _table() -> dict[str, str]:
 BASE_FORMS = _table()
 
 # What people say to keep a conversation going: it names nothing that could be remembered.
-SMALL_TALK = frozenset(
+SMALL_TALK = _words(
     """
-    ah aha alright anyway bye bravo cheer cool correct course day dear evening exactly excellent fine goodbye good
-    goodnight great guess hear hello help hey hi hmm hold hour huh hurry later let listen look lot mhm minute mm moment
-    morning nah need never nice night nope now oh okay pardon perfect please question quick ready really repeat right say
-    see second sec sir sorry speak start stop sure talk tell thank thing think time today understand wait want welcome
-    well wonderful wow yeah yep yo know go get
-    """.split()
+    again ah aha alright answer anything anyway ask back bit bot bravo bye cheer clear confirm continue cool
+    correct course day dear done else enough evening everyone everything exactly excellent fast fine get go good
+    goodbye goodnight got great guess haha hang hear hello help hey hi hmm hold hopefully hour huh hurry idea
+    instead kidding know later least less let listen look lot loud loudly machine maybe mean mhm minute mm moment
+    morning nah need never next nice night nope nothing now oh okay once one pardon perfect please pleasure
+    possible probably problem question quick quickly quiet quite rather ready really repeat right robot same say
+    sec second see simple sir slow slowly someone something somewhat soon sorry speak speed start still stop
+    super sure talk tell thank thanks thing think time today tomorrow tonight true truly try understand
+    understood wait want way welcome well whatever while wonderful worry wow wrong yeah yep yet yo
+    """
 )

@@ -1,0 +1,1 @@
+"""Adapters to models: the local embedder. Importing this package loads none of them."""

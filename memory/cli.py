@@ -81,9 +81,8 @@ async def host(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> None:
-    from memory.ingestion.archiver import Archiver
-
     from memory.clock import SystemClock
+    from memory.ingestion.archiver import Archiver
     from memory.retrieval.engine import RecallEngine
     from memory.retrieval.host import RecallHost
     from memory.retrieval.snapshot_files import SnapshotStore, snapshot_directory
@@ -93,16 +92,13 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
     closers: list[Callable[[], Awaitable[None]]] = []
     try:
         log, archive = await open_sessions(settings, closers), await open_archive(settings, closers)
+        embedder = open_embedder(settings)
+        snapshots = SnapshotStore(snapshot_directory(settings.data_dir))
         engine = RecallEngine(
-            log=log,
-            archive=archive,
-            embedder=None,
-            vectors_expected=settings.embedder != "none",
-            clock=clock,
-            snapshots=SnapshotStore(snapshot_directory(settings.data_dir)),
+            log=log, archive=archive, embedder=embedder, embedder_ready=False, clock=clock, snapshots=snapshots
         )
-        consumer = Archiver(log, archive, clock)
-        await RecallHost(role, engine, load_embedder=lambda: open_embedder(settings), consumer=consumer).run(stop)
+        consumer = Archiver(log, archive, clock, engine.counters)
+        await RecallHost(role, engine, embedder=embedder, consumer=consumer).run(stop)
     finally:
         while closers:
             await closers.pop()()

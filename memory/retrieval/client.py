@@ -183,13 +183,13 @@ class HostRetriever:
     async def aclose(self) -> None:
         """Close the connection and stop using the host, which ends once nobody uses it. Idempotent."""
         self._closed = True
-        if self._seeking is not None:
-            self._seeking.cancel()
-            await asyncio.wait((self._seeking,))
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
-        self._use.release()
+        try:
+            if self._seeking is not None:
+                self._seeking.cancel()
+                await asyncio.wait((self._seeking,))
+            await self._drop()
+        finally:
+            self._use.release()
 
     def _usable(self) -> Link | None:
         return None if self._link is None or self._link.lost.done() else self._link

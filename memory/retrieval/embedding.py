@@ -37,26 +37,21 @@ class _Job:
 class EmbedDesk:
     """Turns texts into vectors, or says at once that it can't.
 
-    ``expected``: vectors are part of the configuration, so that going without them is worth telling, also before
-    ``use`` has handed over the embedder.
+    ``embedder`` is ``None`` where recall is to go by keywords alone. ``ready``: False while it is being loaded.
     """
 
-    def __init__(self, embedder: Embedder | None, clock: Clock, counters: Counters, *, expected: bool) -> None:
+    def __init__(self, embedder: Embedder | None, clock: Clock, counters: Counters, *, ready: bool = True) -> None:
         self._embedder, self._clock, self._counters = embedder, clock, counters
-        self.expected = expected
+        self.ready = ready
         self._queue: deque[_Job] = deque()
         self._runner: asyncio.Task[None] | None = None
         self._batch_began_s: float | None = None
         self._retry_at_s = 0.0
         self._pause_s = _RETRY_S_MIN
 
-    def use(self, embedder: Embedder) -> None:
-        """The embedder is loaded now."""
-        self._embedder = embedder
-
     @property
     def model(self) -> str:
-        """Of the vectors; "" while there is no embedder."""
+        """Of the vectors; "" where there are none."""
         return "" if self._embedder is None else self._embedder.model
 
     @property
@@ -95,7 +90,7 @@ class EmbedDesk:
 
     async def aclose(self) -> None:
         """Stop; whoever waits gets ``None``. Idempotent."""
-        self._embedder = None
+        self.ready = False
         if self._runner is not None:
             self._runner.cancel()
             await asyncio.wait((self._runner,))
@@ -104,7 +99,7 @@ class EmbedDesk:
         self._queue.clear()
 
     def _works(self) -> bool:
-        return self._embedder is not None and self._clock.monotonic() >= self._retry_at_s
+        return self.ready and self._embedder is not None and self._clock.monotonic() >= self._retry_at_s
 
     def _stuck(self) -> bool:
         began_s = self._batch_began_s

@@ -48,7 +48,7 @@ class RecallEngine:
     """Retriever and Erasable over a log and an archive. Belongs to one event loop; close with ``aclose``.
 
     ``snapshots``: where indexes are kept between processes; ``None`` keeps them nowhere. ``users_max``: indexes held
-    at once; the least recently used is dropped. ``vectors_expected``: an embedder is still to come (``use``).
+    at once; the least recently used is dropped. ``embedder_ready``: False until ``embedder_is_ready`` is called.
     """
 
     def __init__(
@@ -60,13 +60,12 @@ class RecallEngine:
         clock: Clock,
         snapshots: SnapshotStore | None = None,
         users_max: int = RECALL_USERS_MAX,
-        vectors_expected: bool | None = None,
+        embedder_ready: bool = True,
         counters: Counters | None = None,
     ) -> None:
         self._clock, self._users_max = clock, users_max
         self.counters = counters or Counters()
-        expected = embedder is not None if vectors_expected is None else vectors_expected
-        self._desk = EmbedDesk(embedder, clock, self.counters, expected=expected)
+        self._desk = EmbedDesk(embedder, clock, self.counters, ready=embedder_ready)
         self._sources = Sources(log, archive, snapshots, self._desk, clock)
         self._key = secrets.token_bytes(KEY_BYTES)
         self._users: OrderedDict[Scope, FollowedUser] = OrderedDict()
@@ -143,9 +142,9 @@ class RecallEngine:
 
     # -- life
 
-    def use(self, embedder: Embedder) -> None:
-        """The embedder is loaded; indexes made without vectors are made anew on their next use."""
-        self._desk.use(embedder)
+    def embedder_is_ready(self) -> None:
+        """The embedder is loaded: vectors count from now on, and turns without one get theirs."""
+        self._desk.ready = True
 
     async def start(self) -> None:
         """Read the key and begin to look after what is held. Idempotent; ``recall`` and ``warm`` do it, too.
@@ -208,7 +207,7 @@ class RecallEngine:
         if user.index is None or user.verified <= since:
             return Recall(degraded=lack or ("history",))
         vector = None
-        if self._desk.expected and len(user.index):
+        if self._desk.model and len(user.index):
             vector = await self._query_vector(user, query, deadline)
             lack = lack if vector is not None else (*lack, "vectors")
         hits = await user.search(

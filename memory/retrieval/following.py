@@ -214,7 +214,7 @@ class FollowedUser:
         while True:
             if self.retired:
                 raise Retired
-            if self._epoch is None or self._other_model():
+            if self._epoch is None:
                 await self._open()
             if self._behind:
                 await self._read_archive()
@@ -222,10 +222,6 @@ class FollowedUser:
                 break
         await self._carry_vectors()
         await self._shorten()
-
-    def _other_model(self) -> bool:
-        """The embedder was loaded, or changed, after the index was made."""
-        return self._sources.desk.model not in ("", self._model)
 
     async def _open(self) -> None:
         """Begin anew: from the snapshot if it is of this epoch, else with nothing and the archive before us."""
@@ -236,8 +232,8 @@ class FollowedUser:
         if generation != self._generation:
             return
         if found is None:
-            self.index, self._model = UserIndex(self._key, self._sources.desk.dimension), self._sources.desk.model
-            self._position, self._cursor = "", 0
+            self.index = UserIndex(self._key, self._sources.desk.dimension)
+            self._position, self._cursor, self._model = "", 0, self._sources.desk.model
         else:
             self.index, header = found
             self._position, self._cursor, self._model = header.position, header.cursor, header.model
@@ -252,7 +248,7 @@ class FollowedUser:
             if found is None:
                 return None
             header, body = found
-            fits = self._sources.desk.model in ("", header.model)  # "": none, or not yet; its vectors will do then
+            fits = self._sources.desk.model in ("", header.model)  # "": keywords alone, and vectors are no harm
             if header.scope == self.scope and header.epoch == epoch and fits:
                 loaded = await to_the_end(load, body, self._key)
                 if (loaded.position, loaded.epoch, loaded.model) == (header.position, header.epoch, header.model):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 from memory.errors import EmbedderUnavailable, VoiceMemoryError
@@ -35,7 +34,7 @@ class LogConsumer(Protocol):
 
 
 class RecallHost:
-    """Serves one engine. ``load_embedder`` runs in a thread; until it returns, recall goes by keywords.
+    """Serves one engine, made with ``embedder_ready=False``; until the embedder is loaded, recall goes by keywords.
 
     ``consumer`` is ``None`` where another process moves the log.
     """
@@ -45,11 +44,11 @@ class RecallHost:
         role: HostRole,
         engine: RecallEngine,
         *,
-        load_embedder: Callable[[], Embedder | None],
+        embedder: Embedder | None,
         consumer: LogConsumer | None,
     ) -> None:
         self._role, self._engine = role, engine
-        self._load_embedder, self._consumer = load_embedder, consumer
+        self._embedder, self._consumer = embedder, consumer
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until nobody has used the host for its idle time, or ``stop`` is set.
@@ -123,13 +122,13 @@ class RecallHost:
         return encode({"id": request.id})
 
     async def _load(self) -> None:
-        try:
-            embedder = await asyncio.to_thread(self._load_embedder)
-        except EmbedderUnavailable as error:
-            logger.warning("Recall goes by keywords alone: %s", error)
-            return
-        if embedder is not None:
-            self._engine.use(embedder)
+        if self._embedder is not None:
+            try:
+                await self._embedder.embed(["How can I help you today?"])
+            except EmbedderUnavailable as error:
+                logger.warning("Recall goes by keywords alone: %s", error)
+            else:
+                self._engine.embedder_is_ready()
         # What was loaded stays for good: later collections need not look through it each time.
         gc.collect()
         gc.freeze()

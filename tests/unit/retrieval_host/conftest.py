@@ -44,7 +44,9 @@ class Bench:
     async def archive_all(self, scope: Scope | None = None) -> None:
         await archive_all(self.log, self.archive, scope or scope_of())
 
-    async def recall(self, query: str, scope: Scope | None = None, *, budget_ms: float = 300.0, limit: int = 8) -> Recall:
+    async def recall(
+        self, query: str, scope: Scope | None = None, *, budget_ms: float = 300.0, limit: int = 8
+    ) -> Recall:
         return await self.engine.recall(scope or scope_of(), query, limit=limit, budget_ms=budget_ms)
 
     def another(self, **fields: Any) -> RecallEngine:

@@ -38,7 +38,9 @@ async def test_P_fresh_what_was_appended_before_the_call_is_found_in_any_session
 
 
 @pytest.mark.promise("P-fresh")
-async def test_P_fresh_a_call_that_joins_a_running_catch_up_still_sees_what_was_appended_before_it(bench: Bench) -> None:
+async def test_P_fresh_a_call_that_joins_a_running_catch_up_still_sees_what_was_appended_before_it(
+    bench: Bench,
+) -> None:
     await bench.say("Hello there.")
     await bench.recall(QUESTION)
     bench.log.trouble.open.clear()
@@ -72,9 +74,7 @@ async def test_only_what_users_and_assistants_said_is_recalled(bench: Bench) -> 
 
 async def test_excluded_entries_and_blank_queries_give_nothing(bench: Bench) -> None:
     (turn_id,) = await bench.say(FACT)
-    found = await bench.engine.recall(
-        scope_of(), QUESTION, limit=8, budget_ms=300, exclude_ids=frozenset({turn_id})
-    )
+    found = await bench.engine.recall(scope_of(), QUESTION, limit=8, budget_ms=300, exclude_ids=frozenset({turn_id}))
     assert found.passages == ()
     assert (await bench.recall("  ")).passages == ()
     assert (await bench.recall(QUESTION, limit=0)).passages == ()
@@ -347,9 +347,7 @@ async def test_an_index_in_use_is_not_dropped_for_room(bench: Bench) -> None:
     await engine.aclose()
 
 
-async def test_the_oldest_turns_go_when_a_user_has_more_than_fit(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_oldest_turns_go_when_a_user_has_more_than_fit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "RECALL_TURNS_MAX", 100)
     await bench.say(*filler(101), FACT)
     assert texts(await bench.recall(QUESTION))[0] == FACT

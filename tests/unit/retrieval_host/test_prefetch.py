@@ -232,7 +232,9 @@ async def test_L10_P_silent_a_recall_that_never_returns_is_cut_at_the_budget_and
 
 @pytest.mark.case("L09")
 @pytest.mark.promise("P-silent")
-@pytest.mark.parametrize("error", [HostUnavailable("away"), TimeoutError(), KeyError("x"), ConnectionError(), OSError()])
+@pytest.mark.parametrize(
+    "error", [HostUnavailable("away"), TimeoutError(), KeyError("x"), ConnectionError(), OSError()]
+)
 async def test_L09_P_silent_no_failure_of_recall_reaches_the_turn(
     room: Room, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:

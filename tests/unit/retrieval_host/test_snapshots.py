@@ -215,11 +215,11 @@ async def test_another_model_makes_other_vectors(bench: Bench) -> None:
 async def test_before_the_model_is_loaded_a_snapshot_serves_keywords_and_keeps_its_vectors(bench: Bench) -> None:
     await said_and_saved(bench)
     bench.embedder.calls.clear()
-    engine = bench.another(snapshots=bench.snapshots(), embedder=None, vectors_expected=True)
+    engine = bench.another(snapshots=bench.snapshots(), embedder_ready=False)
     found = await recall(engine)
     assert texts(found)[0] == FACT
     assert found.degraded == ("vectors",)
-    engine.use(bench.embedder)
+    engine.embedder_is_ready()
     assert (await recall(engine)).degraded == ()
     assert bench.embedder.calls == [[QUESTION]]
     await engine.aclose()

@@ -109,8 +109,8 @@ async def test_without_an_embedder_nothing_is_missing(bench: Bench) -> None:
     await engine.aclose()
 
 
-async def test_an_embedder_that_comes_later_is_used_from_then_on(bench: Bench) -> None:
-    engine = bench.another(embedder=None, vectors_expected=True)
+async def test_an_embedder_that_is_still_being_loaded_is_used_once_it_is_ready(bench: Bench) -> None:
+    engine = bench.another(embedder_ready=False)
     await bench.say(FACT)
 
     async def recall() -> Recall:
@@ -119,7 +119,8 @@ async def test_an_embedder_that_comes_later_is_used_from_then_on(bench: Bench) -
     found = await recall()
     assert texts(found) == [FACT]
     assert found.degraded == ("vectors",)
-    engine.use(bench.embedder)
+    assert bench.embedder.calls == []
+    engine.embedder_is_ready()
     found = await recall()
     assert texts(found) == [FACT]
     assert found.degraded == ()
@@ -148,7 +149,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.clock, self.embedder, self.counters = ManualClock(), WordEmbedder(), Counters()
-        self.desk = EmbedDesk(self.embedder, self.clock, self.counters, expected=True)
+        self.desk = EmbedDesk(self.embedder, self.clock, self.counters)
 
     def ask(self, *contents: str, budget_ms: float = 300) -> asyncio.Task[object]:
         deadline = Deadline(self.clock, budget_ms)
@@ -166,7 +167,7 @@ async def test_requests_that_wait_are_answered_in_one_batch_each_with_its_own() 
     await asyncio.wait((first, *others))
     assert setup.embedder.calls == [["a"], ["b", "c", "d"]]
     for task, contents in ((first, ["a"]), (others[0], ["b", "c"]), (others[1], ["d"])):
-        assert (task.result() == await setup.embedder.embed(contents)).all()  # type: ignore[attr-defined]
+        assert (task.result() == await setup.embedder.embed(contents)).all()
     await setup.desk.aclose()
 
 

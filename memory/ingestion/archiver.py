@@ -188,8 +188,9 @@ class Archiver:
         if part.records:
             self.counters.add("archiver.stored", await self._store(scope, part.records))
         await self._set_aside(scope, part.damaged)
-        # A log that lists a user and holds nothing may have lost its end to an erasure: let it stop listing the user.
-        through = _last_of(part) or part.last
+        # Never beyond what the read saw, whatever a damaged record gives for its position. And a log that lists a user
+        # but holds nothing may have lost its end to an erasure: let it stop listing the user.
+        through = min(_last_of(part) or part.last, part.last)
         if through:
             await _timed(self._log.confirm(scope, through=through))
         moved = len(part.records) + len(part.damaged)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
@@ -142,9 +143,19 @@ def _make_private(path: Path) -> None:
         ) from error
 
 
+class _Connection(sqlite3.Connection):
+    """Ends its transaction before it closes: a cursor that lives on, in a traceback, would otherwise keep the lock."""
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):  # a connection that is closed already has nothing to end
+            self.rollback()
+        super().close()
+
+
 def _sqlite(url: sa.URL, pooled: bool, busy_s: float) -> AsyncEngine:
+    arguments = {"timeout": busy_s, "factory": _Connection}
     engine = create_async_engine(
-        url, json_serializer=dump_json, connect_args={"timeout": busy_s}, hide_parameters=True, **_pool(pooled)
+        url, json_serializer=dump_json, connect_args=arguments, hide_parameters=True, **_pool(pooled)
     )
 
     def connected(connection: Any, _record: object) -> None:
@@ -165,12 +176,11 @@ def _sqlite(url: sa.URL, pooled: bool, busy_s: float) -> AsyncEngine:
 
 
 def _postgres(url: sa.URL, pooled: bool) -> AsyncEngine:
-    query = dict(url.query)
-    if "sslmode" in query:  # libpq's name for what asyncpg calls ssl; providers' URLs have it
-        url = url.set(query={**{k: v for k, v in query.items() if k != "sslmode"}, "ssl": query["sslmode"]})
+    # sslmode is libpq's name for what asyncpg calls ssl; providers' URLs have it
+    url = url.set(query={"ssl" if key == "sslmode" else key: value for key, value in url.query.items()})
     options: dict[str, Any] = {"pool_pre_ping": True} if pooled else {}
     try:
-        return create_async_engine(
+        engine = create_async_engine(
             url,
             json_serializer=dump_json,
             connect_args={"timeout": STORE_TIMEOUT_S},
@@ -180,6 +190,16 @@ def _postgres(url: sa.URL, pooled: bool) -> AsyncEngine:
         )
     except ModuleNotFoundError:
         raise StoreFault("PostgreSQL needs a driver: pip install 'livekit-unified-memory[postgres]'.") from None
+    _check_parameters(url)
+    return engine
+
+
+def _check_parameters(url: sa.URL) -> None:
+    import asyncpg
+
+    known = {*inspect.signature(asyncpg.connect).parameters, "prepared_statement_cache_size"}
+    if unknown := sorted(set(url.query) - known):
+        raise StoreFault(f"DATABASE_URL has parameters that asyncpg does not know: {', '.join(unknown)}. Remove them.")
 
 
 def _pool(pooled: bool) -> dict[str, Any]:

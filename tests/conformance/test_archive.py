@@ -30,8 +30,8 @@ class Archive(ArchiveStore, Erasable, DeadLetters, SessionList, SettingsPort, Pr
 
 
 @pytest.fixture(scope="module")
-def postgres_url() -> Iterator[str]:
-    with archives.postgres_server() as server, archives.fresh_database(server) as url:
+def shared_postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    with archives.fresh_database(archives.postgres_server_url(request)) as url:
         yield url
 
 
@@ -40,7 +40,7 @@ async def archive(request: pytest.FixtureRequest, data_dir: Path) -> AsyncIterat
     if request.param == "memory":
         yield InMemoryArchive()
         return
-    url = archives.sqlite_url(data_dir) if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    url = archives.sqlite_url(data_dir) if request.param == "sqlite" else request.getfixturevalue("shared_postgres_url")
     opened = await SqlArchive.open(url)
     yield opened
     await opened.aclose()

@@ -28,27 +28,19 @@ def sqlite_url(data_dir: Path) -> str:
     return f"sqlite+aiosqlite:///{data_dir / 'memory.db'}"
 
 
-@contextlib.contextmanager
-def postgres_server() -> Iterator[str]:
-    """The URL of a server: the one TEST_POSTGRES_URL names, or one of this run's own; skips where neither is."""
+def postgres_server_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a server: the one that TEST_POSTGRES_URL names, or this run's own; skips where neither is."""
     if url := os.environ.get("TEST_POSTGRES_URL"):
-        yield url
-        return
-    binaries = postgres.binaries()
-    if binaries is None:
-        reason = "needs PostgreSQL: install its server, or set TEST_POSTGRES_URL=postgresql+asyncpg://…"
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"in CI nothing is skipped: {reason}")
-        pytest.skip(reason)
-    with postgres.running(binaries) as server:
-        yield server.url()
+        return url
+    own: postgres.Postgres = request.getfixturevalue("postgres_server")
+    return own.url()
 
 
 @contextlib.contextmanager
-def fresh_database(server_url: str) -> Iterator[str]:
+def fresh_database(server_url: str, *, encoding: str = "UTF8") -> Iterator[str]:
     """The URL of an empty database on the server, dropped afterwards."""
     name = f"test_{uuid.uuid4().hex}"
-    _administer(server_url, f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0")
+    _administer(server_url, f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     try:
         yield sa.make_url(server_url).set(database=name).render_as_string(hide_password=False)
     finally:

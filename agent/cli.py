@@ -6,12 +6,21 @@ Each command is imported when it is run. Above: __main__. Below: commands.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 
-from agent.commands.process import Stopped, configure_logging, end_at_once_on_signals, secure_streams
+from agent.commands.process import (
+    OutputFailed,
+    Stopped,
+    configure_logging,
+    end_at_once_on_signals,
+    flush_quietly,
+    secure_streams,
+)
 
 DEFAULT_USER = "local-user"
 DEFAULT_SAY = "I am allergic to peanuts, so please keep them off my order."
@@ -27,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code (see ``agent.commands``)."""
     secure_streams()
     end_at_once_on_signals()
-    parsed = _parser().parse_args(arguments)
+    try:
+        parsed = _parser().parse_args(arguments)
+    except SystemExit:
+        flush_quietly()
+        raise
     configure_logging(verbose=parsed.verbose)
     # Not before: help and wrong usage need neither.
     from memory.errors import HostUnavailable, StoreUnavailable, VoiceMemoryError
@@ -37,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(parsed)
     except Stopped as stopped:
         return stopped.code
-    except (HostUnavailable, StoreUnavailable) as error:
+    except (HostUnavailable, StoreUnavailable, OutputFailed) as error:
         return _refused(parsed, str(error), FAILED_CODE)
     except VoiceMemoryError as error:
         return _refused(parsed, str(error), WRONG_CODE)
@@ -45,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _refused(parsed: argparse.Namespace, reason: str, code: int) -> int:
     if getattr(parsed, "json", False):
-        print(json.dumps({"event": "error", "message": reason, "code": code}, ensure_ascii=False), flush=True)
+        line = json.dumps({"event": "error", "message": reason, "code": code}, ensure_ascii=False)
+        with contextlib.suppress(OSError):  # it may be the output itself that failed
+            os.write(sys.stdout.fileno(), f"{line}\n".encode(errors="replace"))
     print(f"agent {parsed.command}: {reason}", file=sys.stderr)
     return code
 

@@ -22,6 +22,7 @@ from agent.models import Models, build, new_session
 from agent.settings import AgentSettings, Configuration, load
 from memory import wiring
 from memory.errors import HostUnavailable, StoreUnavailable
+from memory.limits import SHUTDOWN_FLUSH_S
 from memory.models import Scope, new_id
 from memory.settings import Settings
 from memory.wiring import Backend
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 CLOSE_STEP_S = 1.0
 SESSION_CLOSE_S = 2.0  # more than LAST_WORDS_S, which is part of it
+NOT_STORED = "What was said last could not be stored: the store is away or full. python -m agent doctor says more."
 
 logger = logging.getLogger("agent")
 
@@ -107,7 +109,12 @@ async def conversation(
     channel: str,
     greeting: str | None,
 ) -> AsyncIterator[Conversation]:
-    """A session, started, with the memory attached; closed and stored at the end, also when cancelled."""
+    """A session, started, with the memory attached; closed and stored at the end, also when cancelled.
+
+    Raises:
+        StoreUnavailable: at the end: not everything that was said could be stored.
+        DataDirectoryUnusable, DataTooNew, EmbeddedServerUnavailable: at the start: nothing could ever be.
+    """
     from memory.plugin import attach
 
     settings = configuration.memory
@@ -135,11 +142,23 @@ async def conversation(
             yield Conversation(session, memory, backend, scope, session_id, warmed)
         finally:
             warmed.cancel()
-            # The session first: closing it commits what was being said, and the memory then stores that too.
-            await bounded(session.aclose(), timeout_s=SESSION_CLOSE_S)
-            await bounded(memory.flush())
-            await bounded(memory.aclose())
-            await bounded(models.aclose())
+            stored = await _close(session, memory, models)
+        if not stored:
+            raise StoreUnavailable(NOT_STORED)
+
+
+async def _close(session: AgentSession[None], memory: AttachedMemory, models: Models) -> bool:
+    """Close them; whether everything that was said is stored."""
+    task = asyncio.current_task()
+    hurried = task is not None and task.cancelling() > 0
+    # The session first: closing it commits what was being said, and the memory then stores that too.
+    await bounded(session.aclose(), timeout_s=SESSION_CLOSE_S)
+    stored = await memory.flush(CLOSE_STEP_S if hurried else SHUTDOWN_FLUSH_S)
+    if hurried and not stored:
+        notice(NOT_STORED)
+    await bounded(memory.aclose())
+    await bounded(models.aclose())
+    return stored
 
 
 async def _warm(backend: Backend | None, scope: Scope) -> None:

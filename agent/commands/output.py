@@ -24,8 +24,8 @@ CLOSE_S = 1.0
 class Output:
     """Standard output. ``text`` and ``line`` are for people, ``event`` is for scripts; none of them ever waits.
 
-    Order is kept. When the reader is gone, what is printed is dropped and ``on_broken`` is called once, on the loop
-    that ``watch`` was called from.
+    Order is kept. When the reader is gone, or the file it goes to is full, ``failure`` says so, what is printed is
+    dropped, and ``on_broken`` is called once, on the loop that ``watch`` was called from.
     """
 
     def __init__(self, descriptor: int | None = None, *, encoding: str = "utf-8") -> None:
@@ -33,7 +33,7 @@ class Output:
         self._encoding = encoding
         self._queue: queue.SimpleQueue[bytes | threading.Event | None] = queue.SimpleQueue()
         self._notify: Callable[[], None] = lambda: None
-        self.broken = False
+        self.failure: OSError | None = None
         self._thread = threading.Thread(target=self._write_all, name="output", daemon=True)
         self._thread.start()
 
@@ -60,7 +60,7 @@ class Output:
         self._queue.put((line + "\n").encode("utf-8", errors="replace"))
 
     async def drained(self) -> None:
-        """Return once everything printed so far has been handed over, or the reader is gone."""
+        """Return once everything printed so far has been handed over, or can't be."""
         written = threading.Event()
         self._queue.put(written)
         while not written.is_set():  # noqa: ASYNC110 - set by a thread, which may end with the reader
@@ -75,15 +75,15 @@ class Output:
         while (item := self._queue.get()) is not None:
             if isinstance(item, threading.Event):
                 item.set()
-            elif not self.broken:
+            elif self.failure is None:
                 self._write(item)
 
     def _write(self, data: bytes) -> None:
         try:
             while data:
                 data = data[os.write(self._descriptor, data) :]
-        except OSError:
-            self.broken = True
+        except OSError as error:
+            self.failure = error
             self._notify()
 
 

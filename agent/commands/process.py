@@ -38,6 +38,14 @@ def secure_streams() -> None:
         sys.stdin.reconfigure(errors="replace")
 
 
+def flush_quietly() -> None:
+    """Hand over what was printed. Where nobody reads it any more, Python would complain of it at the end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def end_at_once_on_signals() -> None:
     """Until a command takes over, a signal ends the process without a traceback: there is nothing to lose yet."""
     for number in _heeded():
@@ -61,12 +69,17 @@ class Stopped(Exception):
         super().__init__(f"ended by signal {number}")
 
 
+class OutputFailed(Exception):
+    """What was printed could not be written, for another reason than that nobody reads it any more."""
+
+
 def run_async(command: Callable[[], Coroutine[Any, Any, int]], output: Output) -> int:
     """Run ``command`` to its exit code. The first signal, or the loss of whoever reads ``output``, cancels it, so that
     it can store what was said; a second signal, or ``STOP_S_MAX`` later, ends the process as it is.
 
     Raises:
         Stopped: a signal or a broken pipe ended it.
+        OutputFailed: the output is a file on a full disk, or the like.
     """
     got: list[int] = []
 
@@ -98,6 +111,8 @@ def run_async(command: Callable[[], Coroutine[Any, Any, int]], output: Output) -
         code = 0
     finally:
         output.close()
+    if output.failure is not None and not isinstance(output.failure, BrokenPipeError):
+        raise OutputFailed(f"The output can't be written: {output.failure.strerror}.")
     if got:
         raise Stopped(got[0])
     return code

@@ -35,7 +35,7 @@ FRAME_S = 0.02
 NOISE_FLOOR = 15.0  # of 32768: a quiet room, so that the VAD is never fed digital silence
 SPEAKER_RATE = 24_000
 RECORDED_S_MAX = 7_200.0
-_AUDIBLE = 330  # of 32768: 1 %
+AUDIBLE = 330  # of 32768: 1 %
 Samples = NDArray[np.int16]
 
 
@@ -76,7 +76,7 @@ class WavMicrophone(io.AudioInput):
     def play(self, samples: Floats) -> Playing:
         """Play mono ``samples`` at 16 kHz after what is still to be played; never waits."""
         audio = _int16(samples)
-        audible = np.flatnonzero(np.abs(audio.astype(np.int32)) > _AUDIBLE)
+        audible = np.flatnonzero(np.abs(audio.astype(np.int32)) > AUDIBLE)
         playing = Playing(audio, int(audible[-1]) + 1 if len(audible) else len(audio))
         if not len(audio):
             playing.finished.set()
@@ -205,7 +205,7 @@ class RecordingSpeaker(io.AudioOutput):
         if self._position(now) == self._pushed:
             self._end_run(now)  # ran dry: what comes now is heard later than it would have been
         if self._audible is None:
-            loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > _AUDIBLE)
+            loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > AUDIBLE)
             self._audible = self._pushed + int(loud[0]) if len(loud) else None
         self._buffer.append(samples)
         self._pushed += len(samples)

@@ -1,7 +1,7 @@
 """What a thinker without a language model can say: it quotes.
 
 Questions are answered with what the user said before, in this conversation or in the memory block, word for word and
-with its date; statements are acknowledged by quoting them. Nothing is made up. Pure. Above: thinker. Below: nothing.
+with its date; statements are acknowledged by quoting them. Nothing is made up. Pure. Above: thinker. Below: words, memory.context.block.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
+from typing import Literal
 
 from agent.local.words import QUESTION, SAME_MEANING, SMALL_TALK, STOP_WORDS
+from memory.context.block import parse_block, strip_block
 
 LINES_MAX = 200  # considered for one answer, newest of the conversation first
 LINE_CHARS_MAX = 2_000
 QUOTE_CHARS_MAX = 200
+_WHO: dict[str | None, Literal["user", "agent", "fact"]] = {"user": "user", None: "fact"}
 _LINES_QUOTED = 3  # for "what do you know about me?"
 
-_BLOCK = re.compile(r"\s*<memory>[ \t]*\n(.*?)\n?</memory>\s*", re.DOTALL)
-_BLOCK_LINE = re.compile(r"- (?:\((?P<how>[^()]*)\) )?(?P<text>.*)")
 # Not after a title or an initial.
 _SENTENCE_END = re.compile(
     r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bMrs)(?<!\b[A-HJ-Z])[.!?…؟。！？]+[\"'”’)]*(?=\s)"
@@ -33,28 +34,17 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\s]+")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Something that was said. ``when``: an ISO date, "" if unknown, ``None`` in this conversation."""
+    """Something that can be quoted. ``who``: the user, the agent, or nobody (a fact). ``here``: in this conversation."""
 
     text: str
-    by_user: bool = True
-    when: str | None = ""
+    who: Literal["user", "agent", "fact"] = "user"
+    day: date | None = None
+    here: bool = False
 
 
 def split_block(text: str) -> tuple[list[Said], str]:
     """The lines of the memory block before the user's own words, most relevant first, and those words."""
-    found = _BLOCK.match(text)
-    if found is None:
-        return [], text
-    return [line for raw in found[1].splitlines() if (line := _block_line(raw))], text[found.end() :]
-
-
-def _block_line(raw: str) -> Said | None:
-    found = _BLOCK_LINE.fullmatch(raw.strip())
-    if found is None:
-        return None
-    when, _, who = (found["how"] or "").partition(",")
-    text = found["text"].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-    return Said(text, not re.search(r"\b(agent|assistant)\b", who), when.strip())
+    return [Said(line.text, _WHO.get(line.role, "agent"), line.date) for line in parse_block(text)], strip_block(text)
 
 
 def reply(block: Sequence[Said], earlier: Sequence[Said], words: str, today: date) -> str:
@@ -118,12 +108,12 @@ class _Candidate:
 
     @property
     def score(self) -> float:
-        return (self.cover + self.prior) * (1.0 if self.said.by_user else 0.6)
+        return (self.cover + self.prior) * (0.6 if self.said.who == "agent" else 1.0)
 
 
 def _answer(block: Sequence[Said], earlier: Sequence[Said], terms: Sequence[str], today: date) -> str:
     candidates = _candidates(block, earlier, terms)
-    remembered = [candidate for candidate in candidates if candidate.said.when is not None]
+    remembered = [candidate for candidate in candidates if not candidate.said.here]
     if not terms:
         # "What do you know about me?": what the memory found comes first.
         return _told(remembered[:_LINES_QUOTED] or candidates[:_LINES_QUOTED], today)
@@ -134,7 +124,7 @@ def _answer(block: Sequence[Said], earlier: Sequence[Said], terms: Sequence[str]
         remembered.sort(key=lambda candidate: -candidate.score)
         return _closest(remembered[0], today) if remembered else _told([], today)
     best = matching[0]
-    others = [c for c in matching[1:] if c.cover >= max(0.5, best.cover) and c.said.by_user == best.said.by_user]
+    others = [c for c in matching[1:] if c.cover >= max(0.5, best.cover) and c.said.who == best.said.who]
     return _told([best, *others[:1]], today)
 
 
@@ -196,20 +186,22 @@ def _closest(candidate: _Candidate, today: date) -> str:
 
 
 def _who(said: Said) -> str:
-    return "you told me" if said.by_user else "I told you"
+    return {"user": "you told me", "agent": "I told you", "fact": "I know"}[said.who]
 
 
 def _when(said: Said, today: date) -> str:
-    if said.when is None:
+    if said.here:
         return " a moment ago"
-    try:
-        day = date.fromisoformat(said.when[:10])
-    except ValueError:
-        return f" on {said.when}" if said.when else ""
-    ago = (today - day).days
+    if said.day is None:
+        return ""
+    ago = (today - said.day).days
     if 0 <= ago <= 1:
-        return " yesterday" if ago else " today"
-    return f" on {day.day} {day:%B}" + (f" {day.year}" if day.year != today.year else "")
+        day = "yesterday" if ago else "today"
+    else:
+        day = f"{said.day.day} {said.day:%B}" + (f" {said.day.year}" if said.day.year != today.year else "")
+    if said.who == "fact":
+        return f" since {day}"
+    return f" {day}" if 0 <= ago <= 1 else f" on {day}"
 
 
 def _quoted(text: str) -> str:

@@ -97,7 +97,7 @@ def think(messages: Sequence[tuple[str, str]], today: date) -> str:
         return GREETING
     block, words = split_block(messages[newest][1])
     earlier = [
-        Said(split_block(text[: LINE_CHARS_MAX * 8])[1][:LINE_CHARS_MAX], role == "user", None)
+        Said(text[:LINE_CHARS_MAX], "user" if role == "user" else "agent", here=True)
         for role, text in messages[:newest]
         if role in ("user", "assistant") and not (role == "assistant" and _own_words(text))
     ]

@@ -45,11 +45,22 @@ def _parser() -> argparse.ArgumentParser:
     host = commands.add_parser("host", help="serve recall for this data directory until nobody uses it")
     host.set_defaults(run=_run_host)
     evaluate = commands.add_parser("eval", help="measure recall on your own turns and questions")
-    from memory.retrieval.evaluate import add_arguments, run
+    from memory.retrieval.evaluate import add_arguments
 
     add_arguments(evaluate)
-    evaluate.set_defaults(run=run)
+    evaluate.set_defaults(run=_run_eval)
     return parser
+
+
+def _run_eval(arguments: argparse.Namespace) -> int:
+    return asyncio.run(_evaluate(arguments))
+
+
+async def _evaluate(arguments: argparse.Namespace) -> int:
+    from memory.retrieval.evaluate import run
+    from memory.wiring import open_embedder
+
+    return await run(arguments, await asyncio.to_thread(open_embedder, load_settings()))
 
 
 def _run_host(arguments: argparse.Namespace) -> int:

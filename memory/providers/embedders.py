@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -43,14 +42,13 @@ _TOKENIZER_FIX = (
 class LocalEmbedder:
     """The ``Embedder`` of ports.py, and ``encode`` for callers that own a thread.
 
-    The model (about 230 MB of memory) is loaded by the first use, or by ``load``. Any thread may call ``encode``;
-    ``embed`` runs in the embedder's one thread, in order. The same text gives the same vector, in any batch.
+    Making one loads the model (about 0.3 s, blocking; 230 MB of memory). Any thread may call ``encode``; ``embed`` runs
+    in the embedder's one thread, in order. The same text gives the same vector, alone or in a batch.
     """
 
     def __init__(self, data_dir: Path | None = None) -> None:
-        self._data_dir = data_dir
-        self._lock = threading.Lock()
-        self._parts: tuple[InferenceSession, Tokenizer] | None = None
+        """Raises EmbedderUnavailable where a part is missing; the message names the fix."""
+        self._session, self._tokenizer = _load(data_dir)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="embedder")
         self._closed = False
 
@@ -62,28 +60,19 @@ class LocalEmbedder:
     def dimension(self) -> int:
         return DIMENSION
 
-    def load(self) -> None:
-        """Load the model now (about half a second; blocking). Loading it again does nothing.
-
-        Raises:
-            EmbedderUnavailable: a part is missing; the message names the fix.
-        """
-        self._loaded()
-
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors of unit length, float32, shape (len(texts), 384). Blocking; about 5 ms for a short text.
 
         Raises:
-            EmbedderUnavailable: a part is missing, or ``aclose`` was called.
+            EmbedderUnavailable: ``aclose`` was called.
         """
-        session, tokenizer = self._loaded()
         vectors = np.zeros((len(texts), DIMENSION), np.float32)
         heads = [text[:TEXT_CHARS_MAX].encode(errors="replace").decode() for text in texts]
         for places in _batches(heads):
             if self._closed:
                 raise EmbedderUnavailable("The embedder is closed.")
-            encodings = tokenizer.encode_batch([heads[place] for place in places])
-            vectors[places] = _pooled(session, encodings)
+            encodings = self._tokenizer.encode_batch([heads[place] for place in places])
+            vectors[places] = _pooled(self._session, encodings)
         return vectors
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -100,12 +89,6 @@ class LocalEmbedder:
         """End the thread, after the batch it is at; what waits fails. Idempotent."""
         self._closed = True
         await asyncio.to_thread(self._executor.shutdown, wait=True, cancel_futures=True)
-
-    def _loaded(self) -> tuple[InferenceSession, Tokenizer]:
-        with self._lock:
-            if self._parts is None:
-                self._parts = _load(self._data_dir)
-            return self._parts
 
 
 def _batches(texts: list[str]) -> Iterator[list[int]]:

@@ -117,12 +117,12 @@ def in_context(scores: Scores, turns: Turns, wanted: Wanted, weights: Weights) -
     links = turns.links
     spare = np.append(scores, np.float32(0))
     asked = np.append(turns.asks, False)
-    before = spare[links.before] * np.where(asked[links.before], np.float32(weights.answer), np.float32(1))
+    before = spare[links.before] * _factor(asked[links.before], weights.answer)
     final: Scores = scores + np.float32(weights.beside) * np.maximum(before, spare[links.after])
     final += np.float32(weights.beside2) * np.maximum(spare[links.before2], spare[links.after2])
     if wanted.speaker is not None:
-        final *= np.where(wanted.speaker, np.float32(weights.speaker), np.float32(1))
-    final *= np.where(turns.asks, np.float32(weights.asking), np.float32(1))
+        final *= _factor(wanted.speaker, weights.speaker)
+    final *= _factor(turns.asks, weights.asking)
     final += np.float32(weights.length) * np.minimum(turns.log_words, np.float32(weights.length_max))
     if wanted.when:
         final += np.float32(weights.time) * turns.tells_time
@@ -132,6 +132,12 @@ def in_context(scores: Scores, turns: Turns, wanted: Wanted, weights: Weights) -
         steps = np.linspace(weights.latest, 0, len(wanted.newest), endpoint=False, dtype=np.float32)
         final[wanted.newest] += steps
     return final
+
+
+def _factor(where: NDArray[np.bool_], value: float) -> Scores:
+    factors = np.ones(len(where), np.float32)
+    factors[where] = value
+    return factors
 
 
 def closeness(times: NDArray[np.float64], periods: Iterable[Period], days: float) -> Scores:

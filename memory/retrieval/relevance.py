@@ -36,6 +36,7 @@ COSINE_IMPERSONAL = 0.10  # more is wanted where the query is not about the call
 COSINE_SMALL_TALK = 0.45  # where the query names nothing
 COSINE_WITH_WORDS = 0.10  # less is wanted where the words agree too
 SHARE_PERSONAL, SHARE_IMPERSONAL = 0.3, 0.5
+SHARE_WITHOUT_VECTORS = 0.3  # rather too much than nothing while vectors are late or the script is foreign to them
 
 # Of a single hit: below all three it is only there because the list had room.
 HIT_COSINE, HIT_SHARE, HIT_SCORE = 0.25, 0.25, 0.5
@@ -65,9 +66,9 @@ def bears(query: Query, found: Sequence[Evidence], turns: int, *, names_speaker:
     cosines = [hit.cosine for hit in found if hit.cosine is not None] if query.latin else []
     if not query.content:
         return max(cosines, default=0.0) >= COSINE_SMALL_TALK
-    enough_words = share >= (SHARE_PERSONAL if personal else SHARE_IMPERSONAL)
     if not cosines:
-        return enough_words
+        return share >= SHARE_WITHOUT_VECTORS
+    enough_words = share >= (SHARE_PERSONAL if personal else SHARE_IMPERSONAL)
     wanted = cosine_wanted(turns, personal=personal)
     return max(cosines) >= wanted or (enough_words and max(cosines) >= wanted - COSINE_WITH_WORDS)
 

@@ -90,8 +90,8 @@ class Segment:
         self._plays_until_s = max(self._plays_until_s, now_s) + frame.duration
 
     def finish(self, position_s: float, *, interrupted: bool, now_s: float) -> None:
-        if self.reported_s is not None:
-            self.heard_s = max(position_s, self.reported_s)
+        if not interrupted or self.reported_s is not None:
+            self.heard_s = max(position_s, self.reported_s or 0.0)
         else:
             # Some outputs count the time in which they had nothing to play: no more than could be played was heard.
             self.heard_s = min(position_s, self.pushed_s - max(0.0, self._plays_until_s - now_s))
@@ -103,6 +103,7 @@ class Speech:
     """One ``SpeechHandle``: everything the agent says in answer to one turn, tool steps included."""
 
     modality: Mode = "voice"
+    handle_id: str = ""
     user_item_id: str | None = None
     utterances: list[Utterance] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)

@@ -24,6 +24,7 @@ from livekit.agents import (
     llm,
 )
 from livekit.agents.utils import is_given
+from livekit.agents.voice import SpeechHandle
 
 from memory.clock import Clock, SystemClock
 from memory.context.block import render_block
@@ -205,10 +206,19 @@ class AttachedMemory:
             self.counters.add("record.late")
 
     def _on_speech(self, event: SpeechCreatedEvent) -> None:
-        voice = event.speech_handle.input_details.modality == "audio"
-        current_speech.set(Speech("voice" if voice else "text"))
+        handle = event.speech_handle
+        speech = Speech("voice" if handle.input_details.modality == "audio" else "text", handle.id)
+        current_speech.set(speech)
+        if event.source == "generate_reply":  # what is said may be meant not to be kept
+            handle.add_done_callback(lambda done: self._on_speech_done(done, speech))
         self._around(self._session.current_agent)
         self._around_output()
+
+    def _on_speech_done(self, handle: SpeechHandle, speech: Speech) -> None:
+        with self._hooks.guarded("speech_done"):
+            if handle.interrupted and speech.segments:
+                for record in self._turns.unreported(speech, self._clock.now()):
+                    self._recorder.record(record)
 
     def _on_transcript(self, event: UserInputTranscribedEvent) -> None:
         self._gate.hint(self._turns.transcribed(event))

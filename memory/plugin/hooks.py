@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from livekit.agents import Agent, AgentSession
@@ -28,16 +29,21 @@ class Hooks:
     def on(self, event: Event, handler: Callable[[Any], None]) -> None:
         """Call ``handler`` with each ``event``. What it raises is counted and logged without content."""
 
-        def guarded(payload: Any) -> None:
-            # livekit would print the traceback, and let a TypeError through into the turn.
-            try:
+        def call(payload: Any) -> None:
+            with self.guarded(event):
                 handler(payload)
-            except Exception as error:
-                self._counters.add("plugin.errors")
-                logger.error("the memory missed a %s event (%s)", event, type(error).__name__)
 
-        self._session.on(event, guarded)
-        self._handlers.append((event, guarded))
+        self._session.on(event, call)
+        self._handlers.append((event, call))
+
+    @contextlib.contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """What the block raises is counted and logged: livekit would print it, or let it through into the turn."""
+        try:
+            yield
+        except Exception as error:
+            self._counters.add("plugin.errors")
+            logger.error("the memory missed a %s event (%s)", what, type(error).__name__)
 
     def replace(self, agent: Agent, name: str, around: Callable[[Any], Any]) -> None:
         """Replace the node ``name`` of this one agent by ``around(node)``; once per agent."""

@@ -5,7 +5,7 @@ Above: attached. Below: heard, models.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from livekit.agents import UserInputTranscribedEvent, llm
@@ -103,6 +103,24 @@ class Turns:
                 latency_ms=latency_ms,
                 sources=about.sources if answers else (),
                 degradations=about.degradations if answers else (),
+            )
+        ]
+
+    def unreported(self, speech: Speech, now: datetime) -> list[Record]:
+        """What was heard of a reply that was cut off, where livekit reports nothing: its own guess was too slow."""
+        heard_s = sum(segment.heard_s for segment in speech.segments)
+        text = self._ear.heard_of(speech, "", interrupted=True, realtime=False)
+        if not text.strip():
+            return []
+        return [
+            MemoryEntry(
+                id=self.entry_id(speech.handle_id),
+                timestamp=now - timedelta(seconds=heard_s),
+                role="assistant",
+                content=text,
+                mode=speech.modality,
+                language=self._language,
+                interrupted=True,
             )
         ]
 

@@ -22,7 +22,6 @@ from memory.limits import STORE_TIMEOUT_S
 
 _CONNECTIONS = 8
 _CONNECT_TIMEOUT_S = 1.0
-_HEALTH_CHECK_S = 15
 
 _T = TypeVar("_T")
 Command = Sequence[str | int | bytes]
@@ -70,8 +69,8 @@ class RedisLink:
                 max_connections=_CONNECTIONS,
                 socket_timeout=STORE_TIMEOUT_S,
                 socket_connect_timeout=_CONNECT_TIMEOUT_S,
-                health_check_interval=_HEALTH_CHECK_S,
-                # Once at once: for a connection that the server has closed since its last use.
+                # Once at once: for a connection that the server has closed since its last use. No health checks:
+                # they find no more than that, and recurse without end where the server wants a password.
                 retry=Retry(NoBackoff(), 1, (driver.ConnectionError,)),
                 protocol=2,
                 decode_responses=True,
@@ -123,7 +122,7 @@ class RedisLink:
                 try:
                     return await self._attempt(call)
                 except (driver.ConnectionError, OSError) as error:
-                    if isinstance(error, driver.AuthenticationError | TimeoutError):
+                    if isinstance(_root(error), driver.AuthenticationError | TimeoutError):
                         raise
                     if self._on_lost is not None:
                         await self._on_lost()
@@ -183,6 +182,7 @@ def translate(error: Exception) -> StoreUnavailable | StoreFault:
 
     The driver's own text is left out: it can quote keys and arguments.
     """
+    error = _root(error)
     code = _code(error)
     if code in _MENDS_ITSELF:
         return StoreUnavailable(f"Redis {_MENDS_ITSELF[code]}.")
@@ -195,6 +195,12 @@ def translate(error: Exception) -> StoreUnavailable | StoreFault:
     if isinstance(error, driver.ConnectionError | OSError):
         return StoreUnavailable("Redis can't be reached. Check REDIS_URL (or REDIS_HOST), and that it runs.")
     return StoreFault(f"Redis answered with an error that trying again won't mend ({code or type(error).__name__}).")
+
+
+def _root(error: Exception) -> Exception:
+    # What the server refuses while a connection is being made, the driver calls a ConnectionError.
+    cause = error.__cause__
+    return cause if type(error) is driver.ConnectionError and isinstance(cause, driver.RedisError) else error
 
 
 def _code(error: Exception) -> str:

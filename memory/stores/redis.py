@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from memory.errors import InvalidEntry, NotTheWriter, SessionOwnership, StoreFault, StoreUnavailable
+from memory.errors import NotTheWriter, SessionOwnership, StoreFault, StoreUnavailable, VoiceMemoryError
 from memory.identity import group_id
 from memory.limits import (
     LOG_READ_MAX,
@@ -273,7 +273,7 @@ class RedisSessionStore:
 
     async def _owner(self, session: str) -> Scope | None:
         found = (await self._link.commands([("GET", _owner_key(session))]))[0]
-        return None if found is None else _scope(json.loads(found))
+        return None if found is None else _load_scope(found)
 
     async def _session_records(self, session_id: str, kind: str, limit: int) -> list[Record]:
         session = _digest(session_id)
@@ -347,7 +347,7 @@ def _parse(member: str) -> LogRecord | DamagedRecord:
     position, previous, _, _, text = parts
     try:
         return LogRecord(position, previous, record_from_dict(json.loads(text)))
-    except InvalidEntry as error:
+    except VoiceMemoryError as error:
         reason = str(error)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = f"not the JSON of a record ({type(error).__name__})"
@@ -366,10 +366,17 @@ def _dump_scope(scope: Scope) -> str:
     return json.dumps([scope.org_id, scope.agent_id, scope.user_id, scope.kind])
 
 
+def _load_scope(text: str) -> Scope | None:
+    try:
+        return _scope(json.loads(text))
+    except (ValueError, TypeError):
+        return None
+
+
 def _scope(fields: list[Any]) -> Scope | None:
     try:
         return Scope(org_id=fields[0], agent_id=fields[1], user_id=fields[2], kind=fields[3])
-    except (InvalidEntry, IndexError):
+    except (VoiceMemoryError, IndexError):
         return None
 
 

@@ -108,21 +108,29 @@ class _Run:
 
     def cards(self) -> list[Span]:
         """Where the cards are in the text, in order, apart from each other."""
-        masked = _merged(sorted({*self._of_issuers(), *self._groups()}))
+        if self._stands_as_card(0, len(self._at)):
+            return [(self._at[0], self._at[-1] + 1)]
+        masked = _merged(sorted([*self._of_issuers(), *self._groups()]))
         # What is left between masks stands alone now; looking again here is what makes redacting idempotent.
         masked += [rest for rest in self._between(masked) if self._stands_as_card(*rest)]
         return [(self._at[start], self._at[end - 1] + 1) for start, end in sorted(masked)]
 
     def _of_issuers(self) -> Iterator[Span]:
-        lengths_by_prefix = _lengths_by_prefix()
+        lengths_by_prefix, digits, ends = _lengths_by_prefix(), self._digits, self._ends
+        covered = 0
         for start in self._starts:
-            for length in lengths_by_prefix[_number(self._digits[start : start + 4])]:
+            for length in lengths_by_prefix[_number(digits[start : start + 4])]:
                 end = start + length
-                if end < len(self._ends) and self._ends[end] and self._luhn(start, end):
-                    # No country's numbers are as long as a card but for those of 13 digits.
-                    if self._is_dates(start, end) or (length == _DIGITS_MIN and self._is_phone(start, end)):
-                        continue
+                if end > covered and end < len(ends) and ends[end] and self._is_card(start, end):
+                    covered = end
                     yield start, end
+                    break  # what is shorter lies within
+
+    def _is_card(self, start: int, end: int) -> bool:
+        if not self._luhn(start, end) or self._is_dates(start, end):
+            return False
+        # No country's telephone numbers are as long as a card but for those of 13 digits.
+        return end - start > _DIGITS_MIN or not self._is_phone(start, end)
 
     def _groups(self) -> Iterator[Span]:
         for start, end in zip(self._starts, (*self._starts[1:], len(self._at)), strict=True):
@@ -196,4 +204,4 @@ def _lengths_by_prefix() -> tuple[tuple[int, ...], ...]:
     for low, high, given in _ISSUERS:
         for prefix in range(int(low.ljust(4, "0")), int(high.ljust(4, "9")) + 1):
             lengths[prefix].update(given)
-    return tuple(tuple(sorted(found)) for found in lengths)
+    return tuple(tuple(sorted(found, reverse=True)) for found in lengths)

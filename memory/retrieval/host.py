@@ -147,7 +147,7 @@ class RecallHost:
         try:
             async with asyncio.timeout(SHUTDOWN_FLUSH_S):
                 await self._consumer.drain()
-        except (VoiceMemoryError, TimeoutError) as error:
+        except Exception as error:  # whatever it is, the engine still has to be closed
             logger.warning(
                 "The log was not moved to its end (%s); it is kept, and moved next time.", type(error).__name__
             )

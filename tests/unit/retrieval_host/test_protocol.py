@@ -1,0 +1,125 @@
+"""Frames: what is sent arrives, whatever it holds; what is no frame of this protocol is refused without quoting it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memory.limits import HOST_MESSAGE_BYTES_MAX, RECALL_QUERY_CHARS_MAX
+from memory.models import Passage, Recall
+from memory.ports import Selection
+from memory.retrieval.protocol import Malformed, Message, Request, encode, read_message, recall_of, recall_reply
+from tests.support.recalls import NOON, scope_of
+
+
+async def read(data: bytes) -> Message | None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    return await read_message(reader)
+
+
+def passage(text: str, number: int = 0) -> Passage:
+    return Passage(id=f"p{number}", session_id="s", timestamp=NOON, role="user", text=text, name="Zoë", score=1.5)
+
+
+@given(query=st.text(max_size=200), ids=st.frozensets(st.text(max_size=40), max_size=5), budget=st.floats(0, 1e6))
+def test_a_request_arrives_as_it_was_sent(query: str, ids: frozenset[str], budget: float) -> None:
+    query = query.encode(errors="replace").decode()
+    ids = frozenset(each.encode(errors="replace").decode() for each in ids)
+    request = Request(id=7, op="recall", scope=scope_of(), query=query, limit=3, budget_ms=budget, exclude_ids=ids)
+    message = asyncio.run(read(request.frame()))
+    assert message is not None
+    assert Request.parse(message) == request
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [Selection("all", through="0001-2"), Selection("session", session_id="s"), Selection("since", since=NOON)],
+)
+async def test_an_erasure_arrives_as_it_was_sent(selection: Selection) -> None:
+    message = await read(Request(id=1, op="erase", scope=scope_of(), selection=selection).frame())
+    assert message is not None
+    assert Request.parse(message).selection == selection
+
+
+@given(text=st.text(min_size=1, max_size=300))
+def test_a_recall_arrives_as_it_was_sent(text: str) -> None:
+    recall = Recall(passages=(passage(text), passage("x", 1)), degraded=("vectors",), elapsed_ms=1.25)
+    message = asyncio.run(read(recall_reply(3, recall)))
+    assert message is not None
+    assert message["id"] == 3
+    assert recall_of(message) == recall
+
+
+async def test_passages_that_do_not_fit_into_one_message_are_left_out_from_the_end() -> None:
+    recall = Recall(passages=tuple(passage("x" * 3_000_000, number) for number in range(9)))
+    message = await read(recall_reply(1, recall))
+    assert message is not None
+    kept = recall_of(message)
+    assert [each.id for each in kept.passages] == ["p0", "p1", "p2", "p3"]
+    assert kept.degraded == ("size",)
+
+
+async def test_the_end_of_a_connection_is_no_message() -> None:
+    assert await read(b"") is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0",
+        b"\0\0\0\x05{}",
+        b"\xff\xff\xff\xff" + b"x" * 10,
+        b"\0\0\0\x02[]",
+        b"\0\0\0\x04nope",
+        b"\0\0\0\x02\xff\xfe",
+        b"GET / HTTP/1.1\r\n\r\n",
+        len(b"[" * 100_000).to_bytes(4, "big") + b"[" * 100_000,
+    ],
+)
+async def test_what_is_no_frame_is_refused(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        await read(data)
+
+
+SCOPE = scope_of().to_dict()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"id": 1},
+        {"id": "x", "op": "ping"},
+        {"id": 1, "op": "drop"},
+        {"id": 1, "op": "recall"},
+        {"id": 1, "op": "recall", "scope": {"org_id": "secret"}},
+        {"id": 1, "op": "recall", "scope": SCOPE, "limit": 0},
+        {"id": 1, "op": "recall", "scope": SCOPE, "limit": 10**9},
+        {"id": 1, "op": "recall", "scope": SCOPE, "budget_ms": "secret"},
+        {"id": 1, "op": "recall", "scope": SCOPE, "query": "secret" * RECALL_QUERY_CHARS_MAX},
+        {"id": 1, "op": "recall", "scope": SCOPE, "exclude_ids": [{"secret": 1}]},
+        {"id": 1, "op": "erase", "scope": SCOPE, "selection": {"what": "secret"}},
+    ],
+)
+def test_what_is_no_request_is_refused_without_quoting_it(message: Message) -> None:
+    with pytest.raises(Malformed) as refused:
+        Request.parse(json.loads(json.dumps(message)))
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_a_message_over_the_bound_is_not_made() -> None:
+    with pytest.raises(Malformed):
+        encode({"text": "x" * HOST_MESSAGE_BYTES_MAX})
+
+
+@pytest.mark.parametrize("message", [{}, {"recall": 1}, {"recall": {"passages": [{"id": 1}]}}, {"recall": None}])
+def test_what_is_no_recall_is_refused(message: Message) -> None:
+    with pytest.raises(Malformed):
+        recall_of(message)

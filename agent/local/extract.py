@@ -1,7 +1,8 @@
 """What a thinker without a language model can say: it quotes.
 
 Questions are answered with what the user said before, in this conversation or in the memory block, word for word and
-with its date; statements are acknowledged by quoting them. Nothing is made up. Pure. Above: thinker. Below: words, memory.context.block.
+with its date; statements are acknowledged by quoting them. Nothing is made up, and nothing here waits or keeps state.
+Above: thinker. Below: words, memory.context.block.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import Literal
 from agent.local.words import QUESTION, SAME_MEANING, SMALL_TALK, STOP_WORDS
 from memory.context.block import parse_block, strip_block
 
-LINES_MAX = 200  # considered for one answer, newest of the conversation first
-LINE_CHARS_MAX = 2_000
+LINES_MAX = 100  # considered for one answer, newest of the conversation first
+LINE_CHARS_MAX = 1_000
+_SMALL_TALK_CHARS_MAX = 80
 QUOTE_CHARS_MAX = 200
 _WHO: dict[str | None, Literal["user", "agent", "fact"]] = {"user": "user", None: "fact"}
 _LINES_QUOTED = 3  # for "what do you know about me?"
 
 # Not after a title or an initial.
 _SENTENCE_END = re.compile(
-    r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bMrs)(?<!\b[A-HJ-Z])[.!?…؟。！？]+[\"'”’)]*(?=\s)"
+    r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bMrs)(?<!\b[A-HJ-Z])(?<![.!?…؟。！？])"
+    r"[.!?…؟。！？]+[\"'”’)]*(?=\s)"
 )
 _TOKEN = re.compile(r"\w+(?:['’]\w+)*")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\s]+")
@@ -34,7 +37,7 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\s]+")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Something that can be quoted. ``who``: the user, the agent, or nobody (a fact). ``here``: in this conversation."""
+    """Something that can be quoted. ``who`` said it (a fact: nobody); ``here``: in this conversation."""
 
     text: str
     who: Literal["user", "agent", "fact"] = "user"
@@ -211,7 +214,7 @@ def _quoted(text: str) -> str:
 
 def _acknowledge(words: str, sentences: Sequence[str]) -> str:
     for pattern, courtesy in SMALL_TALK:
-        if pattern.fullmatch(words):
+        if len(words) <= _SMALL_TALK_CHARS_MAX and pattern.fullmatch(words):
             return courtesy
     key = max(sentences, key=lambda sentence: len(set(_terms(sentence))))
     return f"Noted: {_quoted(_clipped(key))}"

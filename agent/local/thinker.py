@@ -74,7 +74,7 @@ class _Quoting(llm.LLMStream):
     async def _run(self) -> None:
         request_id = utils.shortuuid("extract_")
         messages = [(message.role, message.text_content or "") for message in self._chat_ctx.messages()]
-        text = think(messages, self._today)
+        text = await asyncio.to_thread(think, messages, self._today)
         for word in _WORD.findall(text):
             delta = llm.ChoiceDelta(role="assistant", content=word)
             self._event_ch.send_nowait(llm.ChatChunk(id=request_id, delta=delta))
@@ -104,7 +104,11 @@ def think(messages: Sequence[tuple[str, str]], today: date) -> str:
     return reply(block, earlier[-LINES_MAX:], words, today)
 
 
-_OWN = ("Noted: ", "You told me", "I told you", "The closest I remember", "I don't know anything about that", GREETING)
+# How this thinker's own replies begin: quoting a quote tells nobody anything.
+_OWN = (
+    *("Noted: ", "You told me", "I told you", "I know since ", "I know: ", "The closest I remember"),
+    *("I don't know anything about that", GREETING),
+)
 
 
 def _own_words(text: str) -> bool:

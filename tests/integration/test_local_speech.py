@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from livekit.agents import Agent, AgentSession, llm
+from livekit import rtc
+from livekit.agents import Agent, AgentSession, llm, stt
 from livekit.agents.utils import http_context
 from numpy.typing import NDArray
 
@@ -86,6 +87,47 @@ async def test_a_killed_host_is_replaced_under_way(client: SpeechClient) -> None
             os.kill(int((await client.state())["pid"]), signal.SIGKILL)
     assert "".join(sentences) == "This is one. This is two. This is three."
     assert (await client.state())["pid"] != killed
+
+
+async def _transcribed(client: SpeechClient, audio: Floats) -> list[stt.SpeechEvent]:
+    """The events of a microphone that closes right after ``audio``, which comes faster than real time."""
+    recogniser = LocalSTT(client)
+    async with asyncio.timeout(BOUND_S), recogniser.stream() as stream:
+        for start in range(0, len(audio), LISTEN_RATE // 50):
+            part = _int16(audio[start : start + LISTEN_RATE // 50])
+            stream.push_frame(rtc.AudioFrame(part.tobytes(), LISTEN_RATE, 1, len(part)))
+        stream.end_input()
+        events = [event async for event in stream]
+    await recogniser.aclose()
+    return events
+
+
+def _final(events: list[stt.SpeechEvent]) -> str:
+    finals = [event for event in events if event.type == stt.SpeechEventType.FINAL_TRANSCRIPT]
+    return " ".join(event.alternatives[0].text for event in finals).casefold()
+
+
+async def test_what_was_said_last_is_heard_when_the_microphone_closes(client: SpeechClient) -> None:
+    audio = await _spoken(client, "My dog is called Biscuit.")
+    voiced = int(np.flatnonzero(np.abs(audio) > 0.01)[-1])
+    assert "my dog is called biscuit" in _final(await _transcribed(client, audio[:voiced]))
+
+
+async def test_a_long_speech_without_a_pause_is_heard_to_its_end(client: SpeechClient) -> None:
+    sentences = [
+        "My dog is called Biscuit and he likes to run along the river in the morning",
+        "my sister lives in a small village near the mountains with her three children",
+        "last summer we went to the sea and it rained for almost the whole of two weeks",
+        "the train was late so that we had to wait at the station for more than an hour",
+        "in the evening we cooked a large pot of soup and everybody ate two plates of it",
+    ]
+    parts = [await _spoken(client, sentence) for sentence in sentences]
+    voiced = [part[: int(np.flatnonzero(np.abs(part) > 0.02)[-1])] for part in parts]
+    audio = np.concatenate(voiced)
+    assert len(audio) > 18 * LISTEN_RATE
+    events = await _transcribed(client, audio)
+    for word in ("biscuit", "river", "village", "children", "summer", "weeks", "station", "hour", "soup", "plates"):
+        assert word in _final(events)
 
 
 class Conversation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 
 import pytest
 from hypothesis import given
@@ -12,18 +12,21 @@ from livekit.agents import llm
 from agent.local.extract import Said, is_question, split_block
 from agent.local.thinker import ExtractiveLLM, think
 from agent.local.words import GREETING
+from memory.context.block import CLOSE, HEADING, LEAD, NOTICE, OPEN, prefix, render_block
+from memory.models import Passage, Recall
 
 TODAY = date(2026, 12, 3)
 BISCUIT = "- (2026-11-28, said by the user) My dog is called Biscuit."
 LYON = "- (2026-11-20, said by the user) I live in Lyon &amp; work at the hospital. Do you know Lyon?"
-ORDER = "- (2025-10-01, said by the agent) Your order 1234 was delayed."
+ORDER = "- (2025-10-01, said by the assistant) Your order 1234 was delayed."
 ASKED = "- (2026-12-02, said by the user) What is my dog's name?"
+KNOWN = "- (known since 2026-05-01) The user plays the piano."
 ALLERGIC = "- (2026-12-02, said by the user) I am allergic to peanuts, says Dr. Jones &lt;jones@x&gt;."
 
 
 def block(*lines: str) -> str:
-    head = "## Memory Context\nRelevant facts about this user from previous conversations:\n"
-    return f"<memory>\n{head}" + "\n".join(lines) + "\n</memory>\n"
+    head = [OPEN, HEADING, f"{NOTICE} Today is {TODAY}.", LEAD]
+    return "\n".join([*head, *lines, CLOSE, "", ""])
 
 
 def ask(words: str, *lines: str, earlier: list[tuple[str, str]] | None = None) -> str:
@@ -58,7 +61,7 @@ def test_a_question_is_never_the_answer() -> None:
 
 
 def test_what_the_user_said_goes_before_what_the_agent_said() -> None:
-    agents = "- (2026-11-28, said by the agent) Your dog is called Max."
+    agents = "- (2026-11-28, said by the assistant) Your dog is called Max."
     assert "Biscuit" in ask("What is my dog called?", agents, BISCUIT)
     assert "Max" not in ask("What is my dog called?", agents, BISCUIT)
 
@@ -137,13 +140,26 @@ def test_questions_are_told_from_statements(sentence: str, asks: bool) -> None:
 
 
 def test_the_block_is_taken_apart() -> None:
-    lines, words = split_block(block(LYON, ORDER, "not a line", "- No date here") + "And now?")
+    lines, words = split_block(block(LYON, ORDER, KNOWN) + "And now?")
     assert words == "And now?"
     assert lines == [
-        Said("I live in Lyon & work at the hospital. Do you know Lyon?", True, "2026-11-20"),
-        Said("Your order 1234 was delayed.", False, "2025-10-01"),
-        Said("No date here", True, ""),
+        Said("I live in Lyon & work at the hospital. Do you know Lyon?", "user", date(2026, 11, 20)),
+        Said("Your order 1234 was delayed.", "agent", date(2025, 10, 1)),
+        Said("The user plays the piano.", "fact", date(2026, 5, 1)),
     ]
+
+
+def test_a_fact_is_known_rather_than_told() -> None:
+    assert ask("What do I play?", KNOWN) == 'I know since 1 May: "The user plays the piano."'
+
+
+def test_the_block_of_the_memory_itself_is_understood() -> None:
+    now = datetime(2026, 12, 3, tzinfo=UTC)
+    passage = Passage(
+        id="1", session_id="s", timestamp=datetime(2026, 11, 28, tzinfo=UTC), role="user", text="My dog is <Biscuit>."
+    )
+    rendered = prefix(render_block(Recall(passages=(passage,)), max_tokens=600, now=now), "Who is my dog?")
+    assert think([("user", rendered)], TODAY) == 'You told me on 28 November: "My dog is <Biscuit>."'
 
 
 @given(st.text(max_size=300))
@@ -163,6 +179,13 @@ def test_any_conversation_gets_a_printable_reply(messages: list[tuple[str, str]]
 def test_a_huge_turn_is_answered() -> None:
     assert ask("My garden is green. " * 20_000, BISCUIT).startswith("Noted: ")
     assert "Biscuit" in ask("Well, " * 40_000 + ". What is my dog called?", BISCUIT)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("words", ["hi" + "," * 100_000 + "x", "." * 100_000, "what " * 50_000, "a'b" * 50_000])
+def test_no_text_takes_long(words: str) -> None:
+    # A pattern that backtracks would take minutes here, a sound one milliseconds.
+    assert ask(words, earlier=[("user", words)] * 100)
 
 
 async def test_it_streams_word_by_word_with_usage_and_without_tools() -> None:

@@ -7,7 +7,6 @@ Above: cli. Below: conversation, lines, output, turns.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import Any
 
@@ -24,6 +23,7 @@ from memory.errors import VoiceMemoryError
 from memory.limits import LOG_READ_MAX
 from memory.models import MemoryEntry, clean_text, in_order
 
+STDIN = 0
 REMEMBERED_SHOWN = 20
 
 HELP = """Type, and the agent answers. Besides:
@@ -38,12 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
     configuration = configured(arguments)
     output = Output()
     typed = is_terminal() and not arguments.json
-    with terminal_restored():
-        return run_async(lambda: chat(arguments, configuration, output, typed=typed), output)
+    reader = LineReader(TerminalLines("you> ") if typed else PipeLines(STDIN))
+    try:
+        with terminal_restored():
+            return run_async(lambda: chat(arguments, configuration, output, reader, typed=typed), output)
+    finally:
+        if typed:
+            notice("")  # the shell's prompt comes on a line of its own
 
 
-async def chat(arguments: argparse.Namespace, configuration: Configuration, output: Output, *, typed: bool) -> int:
-    """Hold the conversation; the exit code."""
+async def chat(
+    arguments: argparse.Namespace, configuration: Configuration, output: Output, reader: LineReader, *, typed: bool
+) -> int:
+    """Hold the conversation; the exit code. ``typed``: by somebody at a terminal, who is greeted."""
     started_s = time.monotonic()
     name = configuration.agent.name
     screen = _Screen(output, as_json=arguments.json, prefix=f"{name.lower()}> " if typed else "")
@@ -63,12 +70,7 @@ async def chat(arguments: argparse.Namespace, configuration: Configuration, outp
             await talk.session.wait_for_idle()
             screen.end_reply()
         await talk.warm()
-        reader = LineReader(TerminalLines("you> ") if typed else PipeLines(_descriptor()))
         return await _Chat(talk, screen, output, as_json=arguments.json).hold(reader)
-
-
-def _descriptor() -> int:
-    return sys.stdin.fileno() if sys.stdin is not None else 0
 
 
 class _Screen(io.TextOutput):

@@ -66,11 +66,11 @@ async def demo(arguments: argparse.Namespace, configuration: Configuration, outp
             samples = await _spoken(speech, arguments.say)
             recording = directory / "caller.wav"
             await asyncio.to_thread(write_two_channel_wav, recording, samples, samples, TALK_RATE)
-            call = await _call_and_kill(recording, user, len(samples) / TALK_RATE)
+            call = await _call_and_kill(recording, user, len(samples) / TALK_RATE, story)
         story.tell_call(arguments.say, call)
         stored = await _stored(configuration, call.session)
         story.tell_stored(stored)
-        chat = await _ask(user, arguments.ask)
+        chat = await _ask(user, arguments.ask, story)
         story.tell_chat(arguments.ask, chat)
     except (ChildFailed, VoiceMemoryError) as error:
         story.failed(str(error))
@@ -118,10 +118,11 @@ async def _spoken(speech: SpeechClient, text: str) -> Floats:
     return np.concatenate([silence, samples, silence])
 
 
-async def _call_and_kill(recording: Path, user: str, duration_s: float) -> Call:
+async def _call_and_kill(recording: Path, user: str, duration_s: float, story: Story) -> Call:
     """Make the call in a process of its own, and kill that at the first sound of its reply."""
     child = await Child.start("call", str(recording), "--user", user)
     try:
+        story.tell_process("Call, spoken", child.pid)
         ready = await child.until("ready", START_S_MAX)
         ready_at = time.time()
         sound = await child.until("first_audio", duration_s + REPLY_S_MAX, greeting=False)
@@ -157,10 +158,11 @@ async def _stored(configuration: Configuration, session_id: str) -> list[MemoryE
     return [entry for entry in entries if entry.role == "user"]
 
 
-async def _ask(user: str, question: str) -> Chat:
+async def _ask(user: str, question: str, story: Story) -> Chat:
     """Type ``question`` into a new process, as the same user."""
     child = await Child.start("chat", "--user", user)
     try:
+        story.tell_process("Chat, typed by the same user", child.pid)
         ready = await child.until("ready", START_S_MAX)
         ready_at = time.time()
         await child.write([" ".join(question.split())])

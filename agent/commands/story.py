@@ -67,11 +67,17 @@ class Story:
         self._output.line(f"A spoken call is killed, and a chat remembers it.  User: {user}")
         self._output.line(f"({announcement(settings, voice=True)})")
 
+    def tell_process(self, what: str, pid: int) -> None:
+        """A process was started: what comes next takes some seconds."""
+        if self._as_json:
+            self._output.event("process", what=what, pid=pid)
+        else:
+            self._heading(f"{what}, process {pid}")
+
     def tell_call(self, said: str, call: Call) -> None:
         if self._as_json:
             self._output.event("call", said=said, **asdict(call))
             return
-        self._heading(f"Call 1, spoken, process {call.pid}")
         self._say("caller says", said)
         self._say("understood as", call.understood or "(not told before the kill)")
         self._say("agent", "begins to reply")
@@ -90,7 +96,6 @@ class Story:
         if self._as_json:
             self._output.event("chat", asked=asked, **asdict(chat))
             return
-        self._heading(f"Chat, typed by the same user, process {chat.pid}")
         self._say("user types", asked)
         self._say("memory", "in front of the LLM call:" if chat.block else "(no block in front of the LLM call)")
         for line in (chat.block or "").splitlines():

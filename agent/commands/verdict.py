@@ -45,7 +45,7 @@ class Verdict:
         """The outcome in a sentence."""
         match self.outcome:
             case "remembered":
-                return f"The answer holds {', '.join(self.found)}, which the question did not say: remembered."
+                return f"The answer holds what the question did not say: {', '.join(self.found)}."
             case "nothing_stored":
                 return "Nothing of call 1 was stored: its words did not survive the kill."
             case "misheard":

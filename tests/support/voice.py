@@ -281,12 +281,20 @@ class ScriptedSTT(stt.STT[Any]):
         return stream
 
     async def turn(
-        self, final: str, *, interims: Sequence[str] = (), language: str = "en", confidence: float = 0.9
+        self,
+        final: str,
+        *,
+        interims: Sequence[str] = (),
+        preflight: bool = True,
+        language: str = "en",
+        confidence: float = 0.9,
     ) -> None:
-        """The user says ``final``."""
+        """The user says ``final``. ``preflight``: it is guessed before it is final, so that livekit replies early."""
         await self.send(stt.SpeechEventType.START_OF_SPEECH)
         for interim in interims:
             await self.send(stt.SpeechEventType.INTERIM_TRANSCRIPT, interim, language, confidence)
+        if preflight:
+            await self.send(stt.SpeechEventType.PREFLIGHT_TRANSCRIPT, final, language, confidence)
         await self.send(stt.SpeechEventType.FINAL_TRANSCRIPT, final, language, confidence)
         await self.send(stt.SpeechEventType.END_OF_SPEECH)
 

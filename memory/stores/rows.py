@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import RowMapping
 
 from memory.models import MemoryEntry, MemoryEvent, Record
 from memory.ports import ArchivedRecord, DamagedRecord
@@ -29,19 +29,19 @@ def row_of(record: Record) -> dict[str, Any]:
     return {"extra": extra, **{name: getattr(record, name) for name in names if name != "session_id"}}
 
 
-def record_of(row: Mapping[str, Any]) -> Record:
+def record_of(row: RowMapping) -> Record:
     """The record of a row of ``records_query``."""
     if row["event_type"] is None:
         return entry_of(row)
     return MemoryEvent.from_dict({**row["extra"], **{name: row[name] for name in _EVENT_COLUMNS}})
 
 
-def entry_of(row: Mapping[str, Any]) -> MemoryEntry:
+def entry_of(row: RowMapping) -> MemoryEntry:
     """The entry of a row of ``entries_query`` or ``records_query``."""
     return MemoryEntry.from_dict({**row["extra"], **{name: row[name] for name in _ENTRY_COLUMNS}})
 
 
-def archived_of(row: Mapping[str, Any]) -> ArchivedRecord:
+def archived_of(row: RowMapping) -> ArchivedRecord:
     return ArchivedRecord(cursor=row["cursor"], position=row["position"], record=record_of(row))
 
 

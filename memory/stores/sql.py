@@ -8,13 +8,15 @@ in any number of processes; cursors become visible in their order; and an erasur
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import RowMapping
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -37,6 +39,10 @@ from memory.stores.schema import (
     user_settings,
     users,
 )
+
+_AT_ONCE = 100  # rows made or written before others get the loop: two milliseconds
+
+_T = TypeVar("_T")
 
 
 class SqlArchive:
@@ -94,8 +100,8 @@ class SqlArchive:
             user = await self._user(connection, scope)
             if user is None:
                 return []
-            rows = await connection.execute(records_query(user, after, limit))
-            return [archived_of(row) for row in rows.mappings()]
+            rows = (await connection.execute(records_query(user, after, limit))).mappings().all()
+        return await _made(archived_of, rows)
 
     async def history(
         self, scope: Scope, *, session_id: str | None, before: datetime | None, limit: int
@@ -110,7 +116,7 @@ class SqlArchive:
                 query = query.where(entry.timestamp < before)
             newest = query.order_by(entry.timestamp.desc(), entry.cursor.desc()).limit(limit)
             rows = (await connection.execute(newest)).mappings().all()
-        return [entry_of(row) for row in reversed(rows)]
+        return await _made(entry_of, rows[::-1])
 
     async def position(self, scope: Scope) -> str:
         async with self._database.reading() as connection:
@@ -242,6 +248,14 @@ class SqlArchive:
         return any(stone.covers(position, session, timestamp) for stone in stones)
 
 
+async def _made(make: Callable[[RowMapping], _T], rows: Sequence[RowMapping]) -> list[_T]:
+    made: list[_T] = []
+    for start in range(0, len(rows), _AT_ONCE):
+        made += map(make, rows[start : start + _AT_ONCE])
+        await asyncio.sleep(0)
+    return made
+
+
 async def _key(database: Database) -> bytes:
     async with database.reading() as connection:
         found: str | None = (await connection.execute(sa.select(archive_key.c.key))).scalar()
@@ -286,8 +300,8 @@ async def _insert(connection: AsyncConnection, user: int, cursor: int, records: 
         place = {"conversation_id": sessions[item.record.session_id], "position": item.position, "cursor": number}
         rows[table].append({"user_id": user, **place, **row_of(item.record)})
     for table, values in rows.items():
-        if values:
-            await connection.execute(sa.insert(table), values)
+        for start in range(0, len(values), _AT_ONCE):
+            await connection.execute(sa.insert(table), values[start : start + _AT_ONCE])
 
 
 async def _touch_conversations(connection: AsyncConnection, user: int, records: Sequence[LogRecord]) -> dict[str, int]:

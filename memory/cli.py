@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in _THREADS:  # before anything imports numpy
         os.environ.setdefault(name, "1")
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("memory").setLevel(arguments.log_level)
     try:
         return int(arguments.run(arguments))
     except VoiceMemoryError as error:
@@ -43,24 +44,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m memory", description="The memory of voice and text agents.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     host = commands.add_parser("host", help="serve recall for this data directory until nobody uses it")
-    host.set_defaults(run=_run_host)
+    host.set_defaults(run=_run_host, log_level=logging.INFO)
     evaluate = commands.add_parser("eval", help="measure recall on your own turns and questions")
     from memory.retrieval.evaluate import add_arguments
 
     add_arguments(evaluate)
-    evaluate.set_defaults(run=_run_eval)
+    evaluate.set_defaults(run=_run_eval, log_level=logging.WARNING)
     return parser
 
 
 def _run_eval(arguments: argparse.Namespace) -> int:
-    return asyncio.run(_evaluate(arguments))
-
-
-async def _evaluate(arguments: argparse.Namespace) -> int:
     from memory.retrieval.evaluate import run
     from memory.wiring import open_embedder
 
-    return await run(arguments, await asyncio.to_thread(open_embedder, load_settings()))
+    return asyncio.run(run(arguments, open_embedder(load_settings())))
 
 
 def _run_host(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 from typing import Protocol
 
 from memory.errors import EmbedderUnavailable, VoiceMemoryError
@@ -118,7 +119,7 @@ class RecallHost:
         elif request.op == "erase" and scope is not None and request.selection is not None:
             return encode({"id": request.id, "erased": await engine.erase(scope, request.selection)})
         elif request.op == "stats":
-            return encode({"id": request.id, "stats": engine.stats()})
+            return encode({"id": request.id, "stats": {"pid": os.getpid(), **engine.stats()}})
         return encode({"id": request.id})
 
     async def _load(self) -> None:

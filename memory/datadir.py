@@ -44,11 +44,11 @@ def prepare(data_dir: Path) -> Path:
 
 def _check_format(path: Path) -> None:
     try:
-        found = path.read_text().strip()
+        found = path.read_text(errors="replace").strip()
     except FileNotFoundError:
         _write_durably(path, f"{DATA_FORMAT}\n")
         return
-    if not found.isdigit() or int(found) > DATA_FORMAT:
+    if not (found.isascii() and found.isdigit() and len(found) < 10) or int(found) > DATA_FORMAT:
         raise DataTooNew(
             f"The data directory has format {found[:20]!r}, this version reads up to {DATA_FORMAT}. "
             "Upgrade livekit-unified-memory, or set VOICEASSIST_DATA_DIR to another directory."
@@ -68,11 +68,15 @@ def _check_writable(directory: Path) -> None:
 
 def _write_durably(path: Path, text: str) -> None:
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(name, path)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def runtime_dir(data_dir: Path) -> Path:

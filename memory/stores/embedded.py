@@ -162,7 +162,8 @@ class _Supervisor:
                 continue
             quick_deaths = quick_deaths + 1 if time.monotonic() - begun < _QUICK_DEATH_S else 0
             if not was_ready or quick_deaths >= _QUICK_DEATHS_MAX:
-                raise _Unavailable(f"redis-server ended at once. {self._missing} It said: {self._said()}")
+                fix = self._missing or f"Repair what it says, {_USE_REDIS}."
+                raise _Unavailable(f"redis-server ended at once. {fix} It said: {self._said()}")
             _say("redis-server ended; starting it again")
             await asyncio.sleep(_BACKOFF_S * (2**quick_deaths - 1) / 2)
 
@@ -185,7 +186,7 @@ class _Supervisor:
     async def _clean_up(self) -> bool:
         """Remove what an interrupted rewrite has left; returns whether there was any, so that it is done again."""
         try:
-            self._directory.mkdir(mode=0o700, exist_ok=True)
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             left = [*self._directory.rglob("temp-*")]
             for path in left:
                 path.unlink(missing_ok=True)
@@ -276,7 +277,9 @@ class _Supervisor:
                 sys.stderr.buffer.flush()
 
     def _said(self) -> str:
-        return bytes(self._tail).decode(errors="replace").strip()[-1_000:] or "(nothing)"
+        lines = bytes(self._tail).decode(errors="replace").splitlines()
+        told = "\n".join(line for line in lines if line.strip() and "overcommit" not in line)  # a hint at every start
+        return told[-1_000:] or "(nothing)"
 
     async def _rewrites(self) -> bool:
         info = await _ask(self._socket, "INFO persistence")

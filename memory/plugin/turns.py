@@ -147,7 +147,7 @@ class Remembered:
 
 
 def _base(language: str) -> str:
-    return language.replace("_", "-").split("-", 1)[0].casefold()
+    return language.split("-", 1)[0].casefold()
 
 
 def _time(seconds: float) -> datetime:

@@ -199,18 +199,14 @@ class Generator(Agent):
 
 
 class Coroutine(Agent):
-    async def llm_node(
-        self, chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings
-    ) -> Any:
+    async def llm_node(self, chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings) -> Any:
         return Agent.default.llm_node(self, chat_ctx, tools, model_settings)
 
 
 class Text(Agent):
     """Answers by itself, from what it was given."""
 
-    async def llm_node(
-        self, chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings
-    ) -> str:
+    async def llm_node(self, chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings) -> str:
         return "I was given: " + (chat_ctx.messages()[-1].text_content or "").splitlines()[-4]
 
 

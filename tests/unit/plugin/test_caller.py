@@ -41,6 +41,14 @@ class Participant:
     name: str = ""
 
 
+class Room(rtc.Room):
+    """A room that isn't a mock, and isn't connected to anything."""
+
+    def __init__(self) -> None: ...
+
+    def __del__(self) -> None: ...
+
+
 class Session:
     """As much of a session as the finder looks at: its room, if it is in one, and whom it listens to."""
 
@@ -61,7 +69,7 @@ def job(metadata: str = "", *, sid: str = "RM_1", fake: bool = False, joins: Par
 
     return SimpleNamespace(
         job=SimpleNamespace(metadata=metadata, room=SimpleNamespace(sid=sid, name="call-_+15105550123")),
-        room=rtc.Room.__new__(rtc.Room),
+        room=Room(),
         is_fake_job=lambda: fake,
         wait_for_participant=wait_for_participant,
     )

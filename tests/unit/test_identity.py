@@ -51,6 +51,7 @@ def of(parts: tuple[str, str, str, str]) -> Scope:
     return scope(user, org, agent, kind)
 
 
+@pytest.mark.promise("P-isolated")
 @given(PARTS, PARTS)
 @example(("a", "b", "c_user_d", "user"), ("a", "b_user_c", "d", "user"))
 @example(("a_agent_b", "c", "d", "user"), ("a", "b_agent_c", "d", "user"))

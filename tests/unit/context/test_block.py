@@ -95,6 +95,7 @@ def test_nothing_remembered_is_no_block() -> None:
         assert render(passage("My dog is called Biscuit."), tokens=tokens) == ""
 
 
+@pytest.mark.case("L34")
 @given(RECALLS, st.integers(0, 700))
 @example(Recall(passages=tuple(passage(text) for text in HOSTILE)), 2_000)
 def test_L34_no_text_ends_the_block_or_makes_another(recall: Recall, tokens: int) -> None:  # noqa: N802

@@ -129,6 +129,7 @@ async def test_without_a_summary_the_middle_is_dropped(summarize: Any, caplog: p
     assert "user words" not in caplog.text
 
 
+@pytest.mark.promise("P-silent")
 async def test_P_silent_a_slow_summary_is_not_waited_for() -> None:  # noqa: N802
     messages = conversation(20)
     async with asyncio.timeout(5):

@@ -38,6 +38,7 @@ def entry(**fields: Any) -> MemoryEntry:
     return MemoryEntry(**{"role": "user", "content": "Hello.", "mode": "voice", "timestamp": NOW, **fields})
 
 
+@pytest.mark.promise("P-redacted")
 @pytest.mark.parametrize("role", ["user", "assistant", "system"])
 def test_P_redacted_cards_go_from_every_text_of_every_role(role: str) -> None:  # noqa: N802
     made = entry(
@@ -60,6 +61,7 @@ def test_P_redacted_cards_go_from_every_text_of_every_role(role: str) -> None:  
     assert made.content == f"It is {CARD}."
 
 
+@pytest.mark.promise("P-redacted")
 def test_P_redacted_an_events_data_is_masked_and_the_rest_kept() -> None:  # noqa: N802
     event = MemoryEvent(event_type="dtmf", data={"keys": "4242424242424242", "at": NOW.isoformat(), "n": 3, "f": 0.5})
     stored = INTAKE.event(event, ANA, "s1")

@@ -84,6 +84,7 @@ SEPARATORS = st.lists(st.sampled_from(SPACES + DASHES + OTHERS), min_size=1, max
 WORDS = st.text(st.characters(exclude_categories=("Nd", "No", "Nl", "Cs")), max_size=30)
 
 
+@pytest.mark.promise("P-redacted")
 @given(issued_cards(), SIZES, SEPARATORS, st.sampled_from(list(SCRIPTS)), WORDS, WORDS)
 @example("4242424242424242", [4, 4, 4, 4], [" "], "latin", "my card is ", " expiry 09")
 @example("4222222222222", [], [""], "latin", "", "")
@@ -96,6 +97,7 @@ def test_P_redacted_an_issuers_card_is_masked_in_any_writing_inside_any_text(  #
     assert found.count == 1
 
 
+@pytest.mark.promise("P-redacted")
 @given(any_luhn_numbers(), SIZES, SEPARATORS, st.sampled_from(list(SCRIPTS)))
 @example("140700001122593", [1, 1], [" "], "latin")  # within it is a Diners number
 def test_P_redacted_any_number_that_passes_luhn_and_stands_alone_is_masked(  # noqa: N802
@@ -107,6 +109,7 @@ def test_P_redacted_any_number_that_passes_luhn_and_stands_alone_is_masked(  # n
     assert found.text == f"it is {CARD_MASK}, thanks"
 
 
+@pytest.mark.promise("P-redacted")
 @given(issued_cards(), SEPARATORS, st.lists(st.text("0123456789", min_size=1, max_size=12), max_size=4), st.data())
 def test_P_redacted_other_numbers_next_to_a_card_do_not_hide_it(  # noqa: N802
     card: str, separators: list[str], others: list[str], data: st.DataObject

@@ -86,9 +86,9 @@ class LocalEmbedder:
         return await asyncio.get_running_loop().run_in_executor(self._executor, self.encode, list(texts))
 
     async def aclose(self) -> None:
-        """End the thread, after the batch it is at; what waits fails. Idempotent."""
+        """End the thread, after the batch it is at; what waits fails with EmbedderUnavailable. Idempotent."""
         self._closed = True
-        await asyncio.to_thread(self._executor.shutdown, wait=True, cancel_futures=True)
+        await asyncio.to_thread(self._executor.shutdown, wait=True)
 
 
 def _batches(texts: list[str]) -> Iterator[list[int]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import NDArray
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 _ROWS_MIN = 64
@@ -35,14 +35,8 @@ class Column(Generic[_Scalar]):
         self._len += 1
 
     def fill(self, values: NDArray[_Scalar]) -> None:
-        """Take over ``values`` (copied on the next append or write if it can't be written to)."""
+        """Take over ``values``, which must be writable; nobody else may write to them from now on."""
         self._room, self._len = values, len(values)
-
-    def writable(self) -> NDArray[_Scalar]:
-        """``values`` for writing in place."""
-        if not self._room.flags.writeable:
-            self._room = self._room.copy()
-        return self.values
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         """Drop the rows whose ``mask`` is False. Their bytes are gone from memory, too."""
@@ -52,8 +46,3 @@ class Column(Generic[_Scalar]):
         room = np.zeros((rows, *self._room.shape[1:]), self._room.dtype)
         room[: self._len] = self._room[: self._len]
         self._room = room
-
-
-def as_column(dtype: DTypeLike, values: ArrayLike) -> NDArray[Any]:
-    """``values`` as a contiguous array of ``dtype``."""
-    return np.ascontiguousarray(values, dtype)

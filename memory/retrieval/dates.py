@@ -67,8 +67,11 @@ def tells_time(text: str) -> bool:
 
 
 def date_words(moment: datetime) -> str:
-    """A date as people write it: a turn is findable by the day on which it was said."""
-    return f"{moment.day} {_MONTHS[moment.month - 1]} {moment.year}"
+    """Month and year as words: a turn is findable by when it was said.
+
+    Without the day: "two weeks ago" would match everything said on the 2nd. Named days count by closeness.
+    """
+    return f"{_MONTHS[moment.month - 1]} {moment.year}"
 
 
 def named_periods(query: str, now: datetime) -> list[Period]:

@@ -140,7 +140,7 @@ class UserIndex:
         about the query; without it whatever ranks highest is returned.
 
         Raises:
-            ValueError: ``query_vector`` has another dimension than the index.
+            ValueError: ``query_vector`` has another dimension than the index, or is not finite.
         """
         if not len(self) or k <= 0:
             return []
@@ -153,7 +153,7 @@ class UserIndex:
         named = self._speakers(asked)
         newest = self._newest(allowed) if asked.latest else None
         speaker = self.turns.said_by(named[0]) if len(named) == 1 else None
-        wanted = ranking.Wanted(asked.when, asked.periods, speaker, newest)
+        wanted = ranking.Wanted(asked.when, asked.periods, speaker, newest, not asked.content)
         scores = ranking.in_context(scores, turns, wanted, self._weights)
         scores[~allowed] = -np.inf
         hits = [

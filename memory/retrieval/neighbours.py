@@ -40,9 +40,9 @@ class Neighbours:
         self._before.append(before)
         self._after.append(after)
         if before != NONE:
-            self._after.writable()[before] = position
+            self._after.values[before] = position
         if after != NONE:
-            self._before.writable()[after] = position
+            self._before.values[after] = position
         else:
             self._last[session] = position
         self._links = None

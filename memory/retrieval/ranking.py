@@ -40,7 +40,8 @@ class Weights:
     time: float = 0.3  # the query asks when, and the turn tells a time
     date: float = 0.7  # said on a day the query names; fades over `date_days`
     date_days: float = 15.0
-    latest: float = 0.7  # the query asks for what came last; fades over the newest `latest_turns`
+    latest: float = 1.0  # the query asks for what came last; fades over the newest `latest_turns`
+    latest_alone: float = 4.0  # the same where it names nothing else: more than all the rest together
     latest_turns: int = 12
 
 
@@ -66,6 +67,7 @@ class Wanted:
     periods: tuple[Period, ...] = ()
     speaker: NDArray[np.bool_] | None = None  # turns by the one person named
     newest: NDArray[np.intp] | None = None  # positions, newest first, where what came last is asked for
+    newest_alone: bool = False  # and nothing else
 
 
 def keyword_scores(postings: Iterable[tuple[Posting, int]], turns: Turns, weights: Weights) -> Scores:
@@ -129,7 +131,8 @@ def in_context(scores: Scores, turns: Turns, wanted: Wanted, weights: Weights) -
     if wanted.periods:
         final += np.float32(weights.date) * closeness(turns.times, wanted.periods, weights.date_days)
     if wanted.newest is not None:
-        steps = np.linspace(weights.latest, 0, len(wanted.newest), endpoint=False, dtype=np.float32)
+        first = weights.latest_alone if wanted.newest_alone else weights.latest
+        steps = np.linspace(first, 0, len(wanted.newest), endpoint=False, dtype=np.float32)
         final[wanted.newest] += steps
     return final
 
@@ -151,10 +154,9 @@ def closeness(times: NDArray[np.float64], periods: Iterable[Period], days: float
 
 def best(scores: Scores, k: int) -> NDArray[np.intp]:
     """Positions of the ``k`` greatest finite scores, best first; equal ones in the order of the turns."""
-    order = np.argsort(-scores, kind="stable") if len(scores) <= k else _top(scores, k)
+    places = np.arange(len(scores))
+    if len(scores) > k:
+        # More than k where the last ones are equal: which of them are taken must not be up to the partition.
+        places = np.flatnonzero(scores >= -np.partition(-scores, k - 1)[k - 1])
+    order = places[np.argsort(-scores[places], kind="stable")][:k]
     return order[np.isfinite(scores[order])]
-
-
-def _top(scores: Scores, k: int) -> NDArray[np.intp]:
-    top = np.argpartition(-scores, k - 1)[:k]
-    return top[np.lexsort((top, -scores[top]))]

@@ -69,7 +69,7 @@ def dump(index: UserIndex, key: bytes, *, position: str, epoch: int, model: str 
 
 
 def load(blob: bytes, key: bytes) -> Snapshot:
-    """The index back. It reads its arrays out of ``blob`` and copies them when they change.
+    """The index back. Nothing of ``blob`` is kept.
 
     Raises:
         SnapshotError: damaged, cut short, of another version, or written under another key.
@@ -115,7 +115,8 @@ def _arrays(blob: bytes, described: list[list[Any]], start: int) -> dict[str, ND
     at = start + -start % _ALIGNMENT
     for name, dtype, shape in described:
         count = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(blob, np.dtype(dtype), count, at).reshape(shape)
+        # Copied, so that the blob, which also holds every text, need not stay in memory.
+        arrays[name] = np.frombuffer(blob, np.dtype(dtype), count, at).reshape(shape).copy()
         at += arrays[name].nbytes + -arrays[name].nbytes % _ALIGNMENT
     return arrays
 

@@ -108,11 +108,6 @@ def stems_of(folded_words: Iterable[str]) -> list[str]:
     return [stem for stem in map(_stem, folded_words) if stem]
 
 
-def has_words(text: str) -> bool:
-    """Whether anything in ``text`` could be searched for, stop words included."""
-    return _WORD.search(fold(text)) is not None
-
-
 @lru_cache(maxsize=_MEMO_WORDS_MAX)
 def _stem(word: str) -> str:
     """The stem of a folded word; "" for a stop word."""

@@ -31,8 +31,8 @@ class VectorTable:
 
     def set(self, position: int, row: NDArray[np.int8]) -> None:
         """Give a turn its vector, as ``quantised`` makes it."""
-        self._rows.writable()[position] = row
-        self._present.writable()[position] = True
+        self._rows.values[position] = row
+        self._present.values[position] = True
 
     @property
     def present(self) -> NDArray[np.bool_]:

@@ -52,7 +52,9 @@ labor labour; neighbor neighbour; center centre; theater theatre; liter litre; m
 jewelry jewellery; program programme; tire tyre; travel travelled travelling traveller; organize organise;
 realize realise; recognize recognise; apologize apologise; analyze analyse; mom mum mommy mummy; dad daddy;
 tv television telly; phone telephone; photo photograph; fridge refrigerator; bike bicycle; ad advert advertisement;
-doctor dr; okay ok; movie film; vacation holiday
+doctor dr; okay ok; movie film; vacation holiday;
+allergy allergic allergen; diabetes diabetic; asthma asthmatic; medicine medication meds; pregnancy pregnant;
+marriage marry married; vaccine vaccination
 """
 
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")

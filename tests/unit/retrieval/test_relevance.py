@@ -1,0 +1,97 @@
+"""No relevant memory, no block: what opens the gate and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from memory.retrieval import relevance
+from memory.retrieval.query import Query, read
+from memory.retrieval.relevance import Evidence
+from tests.support.turns import NOW, find, ids, index_of, turn
+
+
+def _query(text: str) -> Query:
+    return read(text, NOW)
+
+
+def _bears(text: str, *, share: float = 0.0, cosine: float | None = None, turns: int = 20, named: bool = False) -> bool:
+    return relevance.bears(_query(text), [Evidence(share, cosine, 1.0, 0.0)], turns, names_speaker=named)
+
+
+@pytest.mark.parametrize(
+    "text", ["hello there", "thanks, bye", "what time is it", "ok, good morning!", "one moment please", ""]
+)
+def test_small_talk_names_nothing(text: str) -> None:
+    assert not _query(text).content
+    assert not _bears(text, share=1.0, cosine=0.4)
+    index = index_of([turn("hello there, good morning, what time is it?"), turn("thanks, bye, one moment", minute=1)])
+    assert find(index, text, min_relevance=True) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "latest"),
+    [
+        ("what did I just tell you?", True),
+        ("same address as last time?", True),
+        ("where did we leave off?", False),
+        ("do you remember me?", False),
+        ("who am I?", False),
+        ("what is my name?", False),
+        ("remind me of the Spanish singer you recommended in our last conversation about Catalonia", False),
+    ],
+)
+def test_asking_for_memory_in_so_many_words_opens_the_gate(text: str, latest: bool) -> None:
+    query = _query(text)
+    assert query.latest == latest
+    assert query.memory or text.startswith("where did we")
+
+
+def test_the_callers_own_matters_need_less_than_the_worlds() -> None:
+    assert _bears("where do I live?", cosine=0.25)
+    assert not _bears("where is Brazil?", cosine=0.25)
+    assert _bears("where does Caroline live?", cosine=0.25, named=True)
+    assert _bears("where is Brazil?", cosine=0.4)
+
+
+def test_a_longer_history_needs_more() -> None:
+    wanted = [relevance.cosine_wanted(turns, personal=True) for turns in (0, 1, 20, 100, 1_000, 100_000)]
+    assert wanted == sorted(wanted)
+    assert wanted[0] == relevance.COSINE_MIN
+    assert wanted[-1] == relevance.COSINE_MAX
+
+
+def test_words_and_meaning_together_need_less_of_each() -> None:
+    assert _bears("do I have a dog?", share=0.5, cosine=0.15)
+    assert not _bears("do I have a dog?", share=0.5, cosine=0.05)
+    assert not _bears("do I have a dog?", share=0.1, cosine=0.15)
+
+
+def test_without_vectors_words_decide() -> None:
+    assert _bears("do I have a dog?", share=0.5)
+    assert not _bears("do I have a dog?", share=0.1)
+
+
+def test_across_scripts_a_cosine_says_nothing() -> None:
+    assert not _bears("كيف الطقس في باريس", cosine=0.8)
+    assert _bears("حساسية", share=0.9, cosine=0.1)
+
+
+def test_a_day_named_by_the_caller_opens_the_gate() -> None:
+    assert _bears("what did I do last Tuesday?")
+    assert not _bears("which holiday is last Tuesday?")
+
+
+def test_hits_without_any_merit_of_their_own_are_left_out() -> None:
+    query = _query("do I have a dog, and when did I get it yesterday?")
+    near = query.periods[0].start
+    assert relevance.worth_showing(query, Evidence(0.3, None, 0.1, 0.0))
+    assert relevance.worth_showing(query, Evidence(0.0, 0.3, 0.1, 0.0))
+    assert relevance.worth_showing(query, Evidence(0.0, 0.0, 0.6, 0.0))
+    assert relevance.worth_showing(query, Evidence(0.0, 0.0, 0.1, near))
+    assert not relevance.worth_showing(query, Evidence(0.1, 0.1, 0.1, 0.0))
+
+
+def test_an_unrelated_question_gets_nothing() -> None:
+    index = index_of([turn("my dog is called Biscuit"), turn("I live in Lyon", minute=1)])
+    assert find(index, "who wrote Hamlet?", min_relevance=True) == []
+    assert ids(find(index, "what is my dog called?", min_relevance=True))[0] == "my dog is called Biscuit"

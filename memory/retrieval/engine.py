@@ -20,6 +20,7 @@ from memory.limits import (
     EMBED_IDLE_BATCH,
     FOLLOW_ACTIVE_S,
     FOLLOW_POLL_S,
+    RECALL_TURNS_MAX,
     RECALL_USERS_MAX,
     SHUTDOWN_FLUSH_S,
     SNAPSHOT_KEEP_S,
@@ -179,7 +180,8 @@ class RecallEngine:
     def stats(self) -> dict[str, int]:
         """Counts and sizes; nothing of a user is in them."""
         turns = sum(len(user.index) for user in self._users.values() if user.index is not None)
-        return {"users": len(self._users), "turns": turns, **self.counters.snapshot()}
+        missing = sum(len(user.missing_vectors(RECALL_TURNS_MAX)) for user in self._users.values())
+        return {"users": len(self._users), "turns": turns, "missing_vectors": missing, **self.counters.snapshot()}
 
     async def _start(self) -> None:
         snapshots = self._sources.snapshots

@@ -1,0 +1,19 @@
+"""``python -m tests.benchmarks [NAME…]``: the figures the README gives, a JSON line each; 1 when a goal is missed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from tests.benchmarks import imports, stores, turns
+from tests.benchmarks.harness import Benchmark, run
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "recording": stores.recording,
+    "freshness": stores.freshness,
+    "turns": turns.turns,
+    "imports": imports.imports,
+}
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(run(BENCHMARKS, sys.argv[1:])))

@@ -40,6 +40,9 @@ class Script:
         return cls(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
+ScriptCall = tuple[Script, Sequence[str], Command]  # what, on which keys, with which arguments
+
+
 class RedisLink:
     """Commands and scripts on one Redis.
 
@@ -92,18 +95,21 @@ class RedisLink:
         await self._client.aclose()
         await self._pool.disconnect()
 
-    async def script(
-        self, script: Script, keys: Sequence[str], arguments: Command, *, then: Sequence[Command] = ()
-    ) -> Any:
-        """Run ``script``, and in the same round trip the commands ``then``; returns the script's answer."""
-        call: Command = ("EVALSHA", script.digest, len(keys), *keys, *arguments)
+    async def script(self, script: Script, keys: Sequence[str], arguments: Command) -> Any:
+        """Run one script; returns its answer."""
+        return (await self.scripts((script, keys, arguments)))[0]
 
-        async def evaluate(client: Redis) -> Any:
+    async def scripts(self, *calls: ScriptCall) -> list[Any]:
+        """Run scripts in one round trip, one after the other; returns their answers."""
+        commands = [("EVALSHA", script.digest, len(keys), *keys, *arguments) for script, keys, arguments in calls]
+
+        async def evaluate(client: Redis) -> list[Any]:
             try:
-                return (await _pipelined(client, (call, *then)))[0]
+                return await _pipelined(client, commands)
             except driver.NoScriptError:
-                await _execute(client, "SCRIPT LOAD", script.text)
-                return (await _pipelined(client, (call, *then)))[0]
+                for script, _, _ in calls:
+                    await _execute(client, "SCRIPT LOAD", script.text)
+                return await _pipelined(client, commands)
 
         return await self.run(evaluate)
 

@@ -43,7 +43,7 @@ from memory.limits import (
 from memory.models import MemoryEntry, MemoryEvent, Record, Scope, record_from_dict
 from memory.ports import Appended, DamagedRecord, LogRecord, LogSlice, Selection, SessionState
 from memory.stores import scripts
-from memory.stores.connection import Command, Recovery, RedisLink, Script
+from memory.stores.connection import Command, Recovery, RedisLink, Script, ScriptCall
 from memory.stores.rules import POSITION_CHARS, detected_switch, language_of, mode_of
 
 _CLAIM = Script.of(scripts.CLAIM)
@@ -54,6 +54,7 @@ _CONFIRM = Script.of(scripts.CONFIRM)
 _ERASE_CHUNK = Script.of(scripts.ERASE_CHUNK)
 _ERASE_SESSION = Script.of(scripts.ERASE_SESSION)
 _ERASE_FINISH = Script.of(scripts.ERASE_FINISH)
+_OWNER_KEEP = Script.of(scripts.OWNER_KEEP)
 _OWNER_DROP = Script.of(scripts.OWNER_DROP)
 
 _TRIM_CHUNK = 1_000  # records removed by one call; Redis does nothing else meanwhile
@@ -110,6 +111,10 @@ def _owner_key(session: str) -> str:
     return f"vm:session:{session}"
 
 
+def _keep_owner(session: str, scope: Scope) -> ScriptCall:
+    return _OWNER_KEEP, [_owner_key(session)], (_dump_scope(scope), SESSION_TTL_S)
+
+
 class RedisSessionStore:
     """SessionStore, TurnLog and Erasable on one Redis."""
 
@@ -140,16 +145,11 @@ class RedisSessionStore:
 
     async def claim(self, session_id: str, scope: Scope, *, writer: str | None = None) -> SessionState:
         keys, session = _Keys.of(scope), _digest(session_id)
-        key, owner = _owner_key(session), _dump_scope(scope)
-        _, found = await self._link.commands([("SET", key, owner, "NX", "EX", SESSION_TTL_S), ("GET", key)])
-        if found != owner:
+        if await self._link.script(*_keep_owner(session, scope)) != _dump_scope(scope):
             raise SessionOwnership("This session belongs to another user; start one under an id of its own.")
         lease_ms = int(WRITER_LEASE_S * 1_000)
         free, *state = await self._link.script(
-            _CLAIM,
-            keys.session(session),
-            (session, writer or "", lease_ms, SESSION_TTL_S),
-            then=[("EXPIRE", key, SESSION_TTL_S)],
+            _CLAIM, keys.session(session), (session, writer or "", lease_ms, SESSION_TTL_S)
         )
         if not free:
             raise _not_the_writer()
@@ -170,13 +170,8 @@ class RedisSessionStore:
         limits = (SESSION_TTL_S, SESSION_MESSAGES_MAX, SESSION_EVENTS_MAX)
         owner = (scope.org_id, scope.agent_id, scope.user_id, scope.kind)
         arguments = (keys.user, session, writer or "", *limits, *_fields(record), *owner, record.session_id)
-        key = _owner_key(session)
-        stored, position = await self._link.script(
-            _APPEND,
-            names,
-            arguments,
-            then=(("SET", key, _dump_scope(scope), "NX", "EX", SESSION_TTL_S), ("EXPIRE", key, SESSION_TTL_S)),
-        )
+        done, _ = await self._link.scripts((_APPEND, names, arguments), _keep_owner(session, scope))
+        stored, position = done
         if stored < 0:
             raise _not_the_writer()
         return Appended(position, stored=bool(stored))
@@ -281,11 +276,9 @@ class RedisSessionStore:
         if scope is None:
             return []
         keys = _Keys.of(scope)
-        members = await self._link.script(
-            _SESSION_READ,
-            [*keys.session(session), *keys.of_session(session, kind)],
-            (session, SESSION_TTL_S, limit),
-            then=[("EXPIRE", _owner_key(session), SESSION_TTL_S)],
+        names = [*keys.session(session), *keys.of_session(session, kind)]
+        members, _ = await self._link.scripts(
+            (_SESSION_READ, names, (session, SESSION_TTL_S, limit)), _keep_owner(session, scope)
         )
         return [item.record for item in map(_parse, members) if isinstance(item, LogRecord)]
 

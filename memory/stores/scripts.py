@@ -20,10 +20,16 @@ local function now_ms()
 end
 local function whole(n) return string.format('%.0f', n) end
 local function text(ms, n) return string.format('%016.0f-%06d', ms, n) end
+-- Once a minute, and for a key that is new: a read of a session in use then writes nothing.
 local function touch(session, entries, events, ids, sessions, sid, now, ttl)
-  for _, key in ipairs({session, entries, events, ids}) do redis.call('EXPIRE', key, ttl) end
-  redis.call('ZADD', sessions, whole(now), sid)
-  redis.call('EXPIRE', sessions, ttl)
+  local keys = {session, entries, events, ids}
+  local used = redis.call('ZSCORE', sessions, sid)
+  local due = not used or now - tonumber(used) > 60000
+  for _, key in ipairs(keys) do due = due or redis.call('PTTL', key) == -1 end
+  if not due then return end
+  table.insert(keys, sessions)
+  redis.pcall('ZADD', sessions, whole(now), sid)  -- a full server still reads
+  for _, key in ipairs(keys) do redis.call('EXPIRE', key, ttl + 60) end
 end
 local function busy(session, writer, now)
   local held = redis.call('HMGET', session, 'writer', 'lease')
@@ -37,6 +43,7 @@ CLAIM = (
     + """
 local session, entries, events, ids, sessions = unpack(KEYS)
 local sid, writer, lease_ms, ttl = unpack(ARGV)
+ttl = tonumber(ttl)
 local now = now_ms()
 if busy(session, writer, now) then return {0} end
 if writer ~= '' then
@@ -119,7 +126,7 @@ if language ~= '' then redis.call('HSET', session, 'language', language) end
 redis.call('ZREMRANGEBYRANK', ids, 0, -(entries_max + events_max + 1))
 touch(session, entries, events, ids, sessions, sid, now, ttl)
 redis.call('ZADD', active, whole(now), uid .. ':' .. sid)
-for _, old in ipairs({{active, 2 * ttl}, {sessions, ttl + 60}}) do
+for _, old in ipairs({{active, 2 * ttl}, {sessions, ttl + 120}}) do
   local gone = redis.call('ZRANGEBYSCORE', old[1], '-inf', whole(now - old[2] * 1000), 'LIMIT', 0, 8)
   if #gone > 0 then redis.call('ZREM', old[1], unpack(gone)) end
 end
@@ -134,7 +141,7 @@ SESSION_READ = (
 local session, entries, events, ids, sessions, timeline = unpack(KEYS)
 local sid, ttl, limit = unpack(ARGV)
 if redis.call('EXISTS', session, entries, events) > 0 then
-  touch(session, entries, events, ids, sessions, sid, now_ms(), ttl)
+  touch(session, entries, events, ids, sessions, sid, now_ms(), tonumber(ttl))
 end
 return redis.call('ZRANGE', timeline, -tonumber(limit), -1)
 """
@@ -216,7 +223,18 @@ redis.call('ZREM', active, uid .. ':' .. sid)
 return 1
 """
 
-# Whoever owns a session: a key of its own, in a slot of its own
+# Whoever owns a session: a key of its own, in a slot of its own. -> the owner, which the session now has if it had none
+OWNER_KEEP = """
+local owner, ttl = ARGV[1], tonumber(ARGV[2])
+local found = redis.call('GET', KEYS[1])
+if not found then
+  redis.call('SET', KEYS[1], owner, 'EX', ttl + 60)
+  return owner
+end
+if found == owner and redis.call('PTTL', KEYS[1]) < ttl * 1000 then redis.call('EXPIRE', KEYS[1], ttl + 60) end
+return found
+"""
+
 OWNER_DROP = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0

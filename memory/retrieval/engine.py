@@ -20,9 +20,9 @@ from memory.limits import (
     EMBED_IDLE_BATCH,
     FOLLOW_ACTIVE_S,
     FOLLOW_POLL_S,
-    RECALL_TURNS_MAX,
     RECALL_USERS_MAX,
     SHUTDOWN_FLUSH_S,
+    SNAPSHOT_EVERY_S,
     SNAPSHOT_KEEP_S,
     SNAPSHOT_QUIET_S,
     SNAPSHOT_SWEEP_S,
@@ -180,7 +180,7 @@ class RecallEngine:
     def stats(self) -> dict[str, int]:
         """Counts and sizes; nothing of a user is in them."""
         turns = sum(len(user.index) for user in self._users.values() if user.index is not None)
-        missing = sum(len(user.missing_vectors(RECALL_TURNS_MAX)) for user in self._users.values())
+        missing = sum(user.vectors_missing for user in self._users.values())
         return {"users": len(self._users), "turns": turns, "missing_vectors": missing, **self.counters.snapshot()}
 
     async def _start(self) -> None:
@@ -311,7 +311,9 @@ class RecallEngine:
         return [
             user
             for user in self._users.values()
-            if user.unsaved >= SNAPSHOT_TURNS_MIN and now_s - user.changed_s >= SNAPSHOT_QUIET_S and user.settled
+            if user.unsaved >= SNAPSHOT_TURNS_MIN
+            and user.settled
+            and (now_s - user.changed_s >= SNAPSHOT_QUIET_S or now_s - user.saved_s >= SNAPSHOT_EVERY_S)
         ][:1]  # one a round: the disk is shared
 
     async def _fill(self) -> None:

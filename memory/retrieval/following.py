@@ -16,12 +16,12 @@ from functools import partial
 
 from memory.clock import Clock
 from memory.errors import SnapshotError
-from memory.limits import EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
+from memory.limits import EMBED_NEWEST_CHARS_MAX, EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
 from memory.models import Record, Scope
 from memory.ports import ArchiveStore, DamagedRecord, LogRecord, LogSlice, Selection, TurnLog
 from memory.retrieval.embedding import EmbedDesk
-from memory.retrieval.index import Hit, IndexedTurn, UserIndex
-from memory.retrieval.indexing import as_turn, common_vectors, remove_selected
+from memory.retrieval.index import Hit, UserIndex
+from memory.retrieval.indexing import add_all, as_turn, common_vectors, remove_selected
 from memory.retrieval.snapshot import dump, load
 from memory.retrieval.snapshot_files import SnapshotHeader, SnapshotStore
 from memory.retrieval.threads import to_the_end
@@ -30,8 +30,8 @@ from memory.retrieval.vectors import Vector
 logger = logging.getLogger(__name__)
 
 _ARCHIVE_READ = 200  # records a read: the rows of one are made into objects in one go, on the loop
-_ADDED_AT_ONCE = 16  # turns indexed before others get the loop: under a millisecond of ordinary talk
-_LONG_TURN_CHARS = 16_384  # longer ones are indexed in a thread
+_ADDED_AT_ONCE = 32  # turns indexed while the gate is held: a few milliseconds
+_ADDED_INLINE_CHARS = 2_000  # more text than this (about a millisecond of work) is indexed in a thread
 _VECTORS_SHARE = 0.9  # of the turns; with fewer, those that have none would rank below whatever has one
 _SEARCHED_INLINE = 20_000  # turns; searching more takes longer than going to a thread and back
 
@@ -63,7 +63,7 @@ class FollowedUser:
         self.index: UserIndex | None = None
         self.retired = False
         self.users = 0  # recalls that hold this now
-        self.used_s = self.changed_s = sources.clock.monotonic()
+        self.used_s = self.changed_s = self.saved_s = sources.clock.monotonic()
         self.unsaved = 0  # turns and vectors that the snapshot lacks
         self.just_said: deque[str] = deque(maxlen=EMBED_NEWEST_MAX)
         self.verified = 0
@@ -142,20 +142,31 @@ class FollowedUser:
         vectors = None if self.index is None else self.index.vectors
         return vectors is not None and float(vectors.present.mean() if len(vectors.present) else 1) >= _VECTORS_SHARE
 
+    @property
+    def vectors_missing(self) -> int:
+        """How many turns have no vector yet."""
+        vectors = None if self.index is None else self.index.vectors
+        return 0 if vectors is None else len(vectors.present) - int(vectors.present.sum())
+
     def missing_vectors(self, limit: int) -> list[tuple[str, str]]:
         """Ids and texts of turns without a vector, newest first; none while a thread is at work on the index."""
         return [] if self.index is None or self._gate.locked() else self.index.missing_vectors(limit)
 
     def just_said_without_vector(self) -> list[tuple[str, str]]:
-        """Ids and texts of the newest turns, as far as they have no vector yet."""
-        return [pair for pair in self.missing_vectors(EMBED_NEWEST_MAX) if pair[0] in self.just_said]
+        """Ids and texts of the newest turns that have no vector yet; so little that a recall can wait for theirs."""
+        found, room = [], EMBED_NEWEST_CHARS_MAX
+        for turn_id, text in self.missing_vectors(EMBED_NEWEST_MAX):
+            room -= len(text)
+            if turn_id in self.just_said and room >= 0:
+                found.append((turn_id, text))
+        return found
 
     async def set_vectors(self, ids: Sequence[str], vectors: Vector) -> None:
         async with self._gate:
             index = self.index
             if index is not None and index.vectors is not None and index.vectors.dimension == vectors.shape[1]:
                 index.set_vectors(ids, vectors)
-                self.unsaved += len(ids)
+                self._changed(len(ids))
 
     async def forget(self, selection: Selection) -> int:
         """Drop what is meant; returns how many turns that were. What is left is read anew, under the new epoch."""
@@ -200,6 +211,7 @@ class FollowedUser:
             await snapshots.remove(self.scope)
             return False
         self.unsaved = max(0, self.unsaved - unsaved)
+        self.saved_s = self._sources.clock.monotonic()
         return True
 
     async def close(self) -> None:
@@ -323,22 +335,21 @@ class FollowedUser:
             async with self._gate:
                 if generation != self._generation or self.index is None:
                     return False
-                await self._add_some(self.index, turns[start : start + _ADDED_AT_ONCE])
-            if start + _ADDED_AT_ONCE < len(turns):
-                await asyncio.sleep(0)
-        if turns:
-            self.unsaved += len(turns)
-            self.changed_s = self._sources.clock.monotonic()
+                some = turns[start : start + _ADDED_AT_ONCE]
+                if sum(len(turn.text) for turn in some) <= _ADDED_INLINE_CHARS:
+                    add_all(self.index, some)
+                else:
+                    await to_the_end(add_all, self.index, some)
+            await asyncio.sleep(0)
+        self._changed(len(turns))
         if just_said:
             self.just_said.extend(turn.id for turn in turns[-EMBED_NEWEST_MAX:])
         return generation == self._generation
 
-    async def _add_some(self, index: UserIndex, turns: Sequence[IndexedTurn]) -> None:
-        for turn in turns:
-            if len(turn.text) > _LONG_TURN_CHARS:
-                await to_the_end(index.add, turn)
-            else:
-                index.add(turn)
+    def _changed(self, count: int) -> None:
+        if count:
+            self.unsaved += count
+            self.changed_s = self._sources.clock.monotonic()
 
     async def _carry_vectors(self) -> None:
         """After an erasure: what is left has its vectors already."""

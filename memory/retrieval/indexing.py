@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -28,6 +28,11 @@ def as_turn(record: Record) -> IndexedTurn | None:
         mode=record.mode,
         language=record.language,
     )
+
+
+def add_all(index: UserIndex, turns: Sequence[IndexedTurn]) -> None:
+    for turn in turns:
+        index.add(turn)
 
 
 def remove_selected(index: UserIndex, selection: Selection) -> int:

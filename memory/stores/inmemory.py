@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from memory.clock import Clock
 from memory.errors import NotTheWriter, SessionOwnership
@@ -130,7 +129,7 @@ class InMemorySessionStore:
 
     async def read(self, scope: Scope, *, after: str, limit: int) -> LogSlice:
         user = self._users.get(scope, _User())
-        records = [item for item in user.log if item.position > after][: min(limit, LOG_READ_MAX)]
+        records = [item for item in user.log if item.position > after][: max(0, min(limit, LOG_READ_MAX))]
         return LogSlice(tuple(records), user.last, user.epoch)
 
     async def confirm(self, scope: Scope, *, through: str) -> None:
@@ -149,7 +148,7 @@ class InMemorySessionStore:
         user.log = [item for item in user.log if not meant(item)]
         for (owner, session_id), session in list(self._sessions.items()):
             if owner == scope and (selection.what != "session" or session_id == selection.session_id):
-                gone |= self._erase_session(session_id, session, meant)
+                gone |= self._erase_session(session, meant, whole=selection.what != "since")
         for session_id, (owner, _) in list(self._owners.items()):
             empty = not self._holds(scope, session_id)
             if owner == scope and empty and (selection.what == "all" or session_id == selection.session_id):
@@ -157,12 +156,14 @@ class InMemorySessionStore:
         user.epoch += 1
         return len(gone)
 
-    def _erase_session(self, session_id: str, session: _Session, meant: Any) -> set[str]:
+    def _erase_session(self, session: _Session, meant: Callable[[LogRecord], bool], *, whole: bool) -> set[str]:
         gone = {item.position for item in (*session.entries, *session.events) if meant(item)}
         for records in (session.entries, session.events):
             kept = [item for item in records if not meant(item)]
             records.clear()
             records.extend(kept)
+        if not gone and not whole:
+            return gone
         session.detected = None
         if not session.entries and not session.events:
             # The ids stay for as long as the session would have: a late repeat of an append must not bring it back.
@@ -313,9 +314,15 @@ class _Archived:
 def _told(raw: str) -> tuple[str | None, datetime | None]:
     try:
         found = json.loads(raw)
-        return str(found["session_id"]), datetime.fromisoformat(found["timestamp"])
-    except (ValueError, TypeError, LookupError, RecursionError):
+        session_id, said_at = found.get("session_id"), found.get("timestamp")
+    except (ValueError, AttributeError, RecursionError):
         return None, None
+    try:
+        moment = datetime.fromisoformat(said_at)
+    except (ValueError, TypeError):
+        moment = None
+    known = moment if moment is not None and moment.tzinfo is not None else None
+    return session_id if isinstance(session_id, str) else None, known
 
 
 def _summary(session_id: str, records: list[Record]) -> SessionSummary:

@@ -17,8 +17,9 @@ tag: a script touches keys of one user and its shard, so one slot of a cluster::
     vm:{n}:ids:<u>:<s>           sorted set  record ids by their position                               |
     vm:session:<s>               string      the owner's scope as JSON                                 /
 
-A timeline is a sorted set in the order of its text; see ``scripts``. ``user`` stays for good: its position and epoch
-are what other processes tell an erasure by. After an erasure it holds nothing else.
+A timeline is a sorted set in the order of its text; see ``scripts``. What expires does so up to a minute after
+SESSION_TTL_S without use: a use is noted once a minute, so that most reads write nothing. ``user`` stays for good: its
+position and epoch are what other processes tell an erasure by, and all that it then holds.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def _owner_key(session: str) -> str:
     return f"vm:session:{session}"
 
 
-def _keep_owner(session: str, scope: Scope) -> ScriptCall:
-    return _OWNER_KEEP, [_owner_key(session)], (_dump_scope(scope), SESSION_TTL_S)
+def _keep_owner(session: str, scope: Scope, *, take: bool = True) -> ScriptCall:
+    return _OWNER_KEEP, [_owner_key(session)], (_dump_scope(scope), SESSION_TTL_S, "1" if take else "")
 
 
 class RedisSessionStore:
@@ -278,7 +279,7 @@ class RedisSessionStore:
         keys = _Keys.of(scope)
         names = [*keys.session(session), *keys.of_session(session, kind)]
         members, _ = await self._link.scripts(
-            (_SESSION_READ, names, (session, SESSION_TTL_S, limit)), _keep_owner(session, scope)
+            (_SESSION_READ, names, (session, SESSION_TTL_S, limit)), _keep_owner(session, scope, take=False)
         )
         return [item.record for item in map(_parse, members) if isinstance(item, LogRecord)]
 

@@ -27,9 +27,9 @@ local function touch(session, entries, events, ids, sessions, sid, now, ttl)
   local due = not used or now - tonumber(used) > 60000
   for _, key in ipairs(keys) do due = due or redis.call('PTTL', key) == -1 end
   if not due then return end
-  table.insert(keys, sessions)
   redis.pcall('ZADD', sessions, whole(now), sid)  -- a full server still reads
   for _, key in ipairs(keys) do redis.call('EXPIRE', key, ttl + 60) end
+  redis.call('EXPIRE', sessions, ttl + 180)  -- an erasure goes by it, so it outlives what it names
 end
 local function busy(session, writer, now)
   local held = redis.call('HMGET', session, 'writer', 'lease')
@@ -167,6 +167,7 @@ local function settle(user, log, pending, uid, scope_kind, ttl)
     return
   end
   redis.call('ZREM', pending, uid)
+  redis.call('HDEL', user, 'org', 'agent', 'user', 'kind')
   if scope_kind == 'session' then redis.call('EXPIRE', user, ttl) end
 end
 """
@@ -223,10 +224,11 @@ redis.call('ZREM', active, uid .. ':' .. sid)
 return 1
 """
 
-# Whoever owns a session: a key of its own, in a slot of its own. -> the owner, which the session now has if it had none
+# Whoever owns a session: a key of its own, in a slot of its own. -> the owner; with `take`, a session without gets one
 OWNER_KEEP = """
-local owner, ttl = ARGV[1], tonumber(ARGV[2])
+local owner, ttl, take = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local found = redis.call('GET', KEYS[1])
+if not found and take == '' then return false end
 if not found then
   redis.call('SET', KEYS[1], owner, 'EX', ttl + 60)
   return owner
@@ -249,7 +251,6 @@ local user, log, pending = unpack(KEYS)
 local uid, scope_kind, ttl = unpack(ARGV)
 redis.call('HINCRBY', user, 'epoch', 1)
 settle(user, log, pending, uid, scope_kind, ttl)
-if redis.call('EXISTS', log) == 0 then redis.call('HDEL', user, 'org', 'agent', 'user', 'kind') end
 return 1
 """
 )

@@ -553,6 +553,32 @@ async def test_L24_P_erased_a_late_repeat_does_not_bring_it_back(session_store: 
     assert await logged(session_store) == []
 
 
+async def test_a_call_goes_on_after_an_erasure(session_store: Store) -> None:
+    await session_store.claim("s1", ANA, writer="job-1")
+    await session_store.append(ANA, said("forget this"), writer="job-1")
+    await session_store.erase(ANA, Selection("all"))
+
+    assert (await session_store.append(ANA, said("and now"), writer="job-1")).stored
+
+    assert await contents(session_store) == ["and now"]
+    assert await session_store.find("s1") == SessionState(ANA, "voice")
+    assert await session_store.claim("s1", ANA, writer="job-1") == SessionState(ANA, "voice")
+    assert await logged(session_store) == ["and now"]
+
+
+async def test_erasing_since_a_time_leaves_other_sessions_as_they_are(session_store: Store) -> None:
+    await session_store.claim("s1", ANA, writer="job-1")
+    await record(session_store, said("spoken", timestamp=NOON), said("typed", "text", timestamp=NOON))
+    await session_store.claim("s2", ANA, writer="job-2")
+
+    assert await session_store.erase(ANA, Selection("since", since=NOON + timedelta(hours=1))) == 0
+
+    for session_id in ("s1", "s2"):
+        with pytest.raises(NotTheWriter):
+            await session_store.claim(session_id, ANA, writer="other")
+    assert not (await session_store.append(ANA, switched("text"))).stored
+
+
 async def test_an_erased_mode_is_forgotten(session_store: Store) -> None:
     await record(session_store, said("spoken", language="ar"), said("typed", "text"))
     await session_store.erase(ANA, Selection("session", session_id="s1"))

@@ -20,7 +20,7 @@ import pytest
 
 PROJECT = Path(__file__).parents[2]
 
-# LiveKit's agent-starter-python, src/agent.py, with the services replaced by scripted ones; the five lines are marked.
+# The shape of LiveKit's starter project (one server, a prewarm, an rtc_session), with scripted services; lines marked.
 AGENT = '''
 import logging
 
@@ -35,14 +35,13 @@ logger = logging.getLogger("agent")
 class Assistant(Agent):
     def __init__(self) -> None:
         super().__init__(
-            instructions="""You are a helpful voice AI assistant.
-            You eagerly assist users with their questions by providing information from your extensive knowledge.""",
+            instructions="You help callers of a weather line, in one or two short sentences.",
         )
 
     @function_tool
     async def lookup_weather(self, location: str) -> str:
-        """Look up current weather information in the given location."""
-        return "sunny with a temperature of 70 degrees."
+        """Tell the weather at a place."""
+        return "dry, 18 degrees"
 
 
 server = AgentServer()

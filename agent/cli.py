@@ -29,7 +29,6 @@ FAILED_CODE = 1
 WRONG_CODE = 2
 
 _ID_CHARS_MAX = 512  # as memory.limits has it; importing that would be the slowest part of --help
-_SPEECH_IDLE_S = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,7 +125,7 @@ def _add_download_files(commands: _Commands[argparse.ArgumentParser]) -> None:
 
 def _add_speech_host(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "speech-host", None)
-    parser.add_argument("--idle-s", type=_seconds, default=_SPEECH_IDLE_S)
+    parser.add_argument("--idle-s", type=_seconds)
 
 
 def _add_identity(parser: argparse.ArgumentParser) -> None:

@@ -198,10 +198,10 @@ async def check_recall(patient: Patient) -> Finding:
 
 @configured
 async def check_embedder(patient: Patient) -> Finding:
-    embedder = wiring.open_embedder(patient.memory)
-    if embedder is None:
-        return Finding("off", "MEMORY_EMBEDDER=none: recall by keywords only")
     try:
+        embedder = await asyncio.to_thread(wiring.open_embedder, patient.memory)
+        if embedder is None:
+            return Finding("off", "MEMORY_EMBEDDER=none: recall by keywords only")
         vectors = await embedder.embed(["doctor"])
     except VoiceMemoryError as error:
         # Recall goes on without it, so this is no failure of the whole.

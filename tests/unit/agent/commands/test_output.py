@@ -75,7 +75,7 @@ async def test_a_reader_that_went_away_is_told_of_once(pipe: tuple[int, int]) ->
     async with asyncio.timeout(READY_S):
         await broken.wait()
         await output.drained()
-    assert output.broken
+    assert isinstance(output.failure, BrokenPipeError)
     assert told == [1]
 
 

@@ -117,6 +117,10 @@ class FileLock:
             os.close(self._descriptor)
             self._descriptor = None
 
+    def __del__(self) -> None:
+        # Whoever forgets to close what holds it must not keep a server alive for as long as the process lives.
+        self.release()
+
 
 class HostUse:
     """This process's use of a host: holds it alive, and starts it when it is away.

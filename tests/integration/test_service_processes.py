@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -77,6 +78,17 @@ def run(code: str) -> str:
 async def test_S03_a_script_that_never_closes_ends_and_leaves_no_server(data_dir: Path) -> None:  # noqa: N802
     said = await asyncio.to_thread(run, STORES + READS + RECALLS)
     assert said.splitlines() == ["1 0", FACT]
+    await nobody_left(data_dir)
+
+
+async def test_a_service_that_is_forgotten_is_let_go_of_with_its_loop(data_dir: Path) -> None:
+    async def use() -> int:
+        memory = UnifiedMemoryService()
+        await memory.add_entry("call", MemoryEntry(role="user", content=FACT, mode="voice"), "ana")
+        return len((await memory.recall(QUESTION, user_id="ana")).passages)
+
+    assert await asyncio.to_thread(asyncio.run, use()) == 1
+    gc.collect()
     await nobody_left(data_dir)
 
 

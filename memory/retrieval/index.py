@@ -146,17 +146,26 @@ class UserIndex:
             return []
         asked = read(query, now)
         allowed = self._allowed(exclude_ids, exclude_session)
-        turns = self.turns.features()
-        keywords, share = self._keywords(asked, turns)
-        cosines, present = self._cosines(query_vector)
-        scores = ranking.combine(keywords, cosines, present, self._weights)
         named = self._speakers(asked)
         newest = self._newest(allowed) if asked.latest else None
         speaker = self.turns.said_by(named[0]) if len(named) == 1 else None
         wanted = ranking.Wanted(asked.when, asked.periods, speaker, newest, not asked.content)
+        hits = self._ranked(asked, wanted, allowed, query_vector, k)
+        if not min_relevance:
+            return hits
+        latest = {self.turns.ids[place] for place in newest.tolist()} if newest is not None else set()
+        return self._relevant(asked, hits, latest, names_speaker=bool(named))
+
+    def _ranked(
+        self, asked: Query, wanted: ranking.Wanted, allowed: NDArray[np.bool_], vector: Vector | None, k: int
+    ) -> list[Hit]:
+        turns = self.turns.features()
+        keywords, share = self._keywords(asked, turns)
+        cosines, present = self._cosines(vector)
+        scores = ranking.combine(keywords, cosines, present, self._weights)
         scores = ranking.in_context(scores, turns, wanted, self._weights)
         scores[~allowed] = -np.inf
-        hits = [
+        return [
             Hit(
                 self.turns.turn(place),
                 float(scores[place]),
@@ -165,10 +174,6 @@ class UserIndex:
             )
             for place in ranking.best(scores, k).tolist()
         ]
-        if not min_relevance:
-            return hits
-        latest = {self.turns.ids[place] for place in newest.tolist()} if newest is not None else set()
-        return self._relevant(asked, hits, latest, names_speaker=bool(named))
 
     def _relevant(self, asked: Query, hits: list[Hit], latest: set[str], *, names_speaker: bool) -> list[Hit]:
         best = max(hits[0].score, 1e-9) if hits else 1.0

@@ -47,7 +47,6 @@ _ROLES: dict[str | None, Role] = {"user": "user", "assistant": "assistant", "sys
 
 # Besides < and >, the characters that compatibility folding makes of them, and that a model may read as them.
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", **{c: f"&#x{ord(c):x};" for c in "\ufe64\ufe65\uff1c\uff1e"}}
-_ESCAPE = str.maketrans(_ESCAPES)
 _UNESCAPES = {escaped: plain for plain, escaped in _ESCAPES.items()}
 _UNESCAPE = re.compile("|".join(_UNESCAPES))
 # Controls, formats (zero-width, bidi, tags), variation selectors and blank letters: nobody sees them, and they can
@@ -113,7 +112,9 @@ def clean_line(text: str) -> str:
 
 def escape(text: str) -> str:
     """``text`` with everything that could read as a tag escaped."""
-    return text.translate(_ESCAPE)
+    for plain, escaped in _ESCAPES.items():  # "&" first; a dozen times quicker than str.translate
+        text = text.replace(plain, escaped)
+    return text
 
 
 def unescape(text: str) -> str:

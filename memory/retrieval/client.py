@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from memory.clock import Clock, SystemClock
-from memory.errors import HostUnavailable, VoiceMemoryError
+from memory.errors import HostUnavailable, StoreUnavailable, VoiceMemoryError
 from memory.hosting import HostUse
 from memory.limits import (
     HOST_ERASE_S,
@@ -156,14 +156,20 @@ class HostRetriever:
         finds by the log's epoch that what it has is of before. So call this after log and archive have erased.
 
         Raises:
-            OSError: no host, and the snapshot can't be removed.
+            StoreUnavailable: no host, and the snapshot can't be removed; call again.
         """
         async with self._any_link() as link:
             if link is not None:
                 with contextlib.suppress(HostUnavailable, TimeoutError):
                     reply = await link.ask(HOST_ERASE_S, op="erase", scope=scope, selection=selection)
                     return int(reply.get("erased", 0))
-        await asyncio.to_thread(remove_snapshot, snapshot_directory(self._use.spec.data_dir), scope)
+        try:
+            await asyncio.to_thread(remove_snapshot, snapshot_directory(self._use.spec.data_dir), scope)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"A snapshot of recall can't be removed ({error.strerror or 'no reason given'}); repair the data "
+                "directory and erase again."
+            ) from None
         return 0
 
     async def stats(self) -> dict[str, Any]:

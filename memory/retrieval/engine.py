@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 _ATTEMPTS = 3  # an index may be dropped by an erasure while a recall waits for it
 _RANKING_RESERVE_S = 0.003  # of a budget, kept for ranking; and per turn:
 _RANKING_RESERVE_S_PER_TURN = 0.3e-6
+_AILING_WAIT_S = 0.05  # for a store that has just kept a recall waiting in vain: it may be back
 _LEAVING_MAX = 8  # evicted indexes whose snapshots are being written
 
 
@@ -221,17 +222,24 @@ class RecallEngine:
 
     async def _bring_up_to_date(self, user: FollowedUser, deadline: Deadline) -> tuple[str, ...]:
         """What is lacking when the user's index is as current as the deadline allows."""
+        reserve_s = _reserve_s(user)
+        if user.ailing:  # an outage costs one deadline, not one a turn
+            reserve_s = max(reserve_s, deadline.remaining_s() - _AILING_WAIT_S)
         waiting = asyncio.ensure_future(user.current())
         try:
-            if not await deadline.met_by(waiting, reserve_s=_reserve_s(user)):
-                return ("history",)
-            waiting.result()
+            if await deadline.met_by(waiting, reserve_s=reserve_s):
+                waiting.result()
+                return ()
+            lack = "history"
         except VoiceMemoryError as error:
-            logger.warning("Recall can't read a user's turns (%s): %s", group_digest(user.scope), type(error).__name__)
-            return ("log",)
+            lack = "log"
+            if not user.ailing:
+                name = group_digest(user.scope)
+                logger.warning("Recall can't read the turns of user %s: %s", name, type(error).__name__)
         finally:
             waiting.cancel()
-        return ()
+        user.ailing = True
+        return (lack,)
 
     async def _query_vector(self, user: FollowedUser, query: str, deadline: Deadline) -> Vector | None:
         """The query's vector; in the same run of the embedder, turns said just now get theirs."""

@@ -62,6 +62,7 @@ class FollowedUser:
         self.scope, self._key, self._sources = scope, key, sources
         self.index: UserIndex | None = None
         self.retired = False
+        self.ailing = False  # the last catch-up failed, or was waited for in vain
         self.users = 0  # recalls that hold this now
         self.used_s = self.changed_s = self.saved_s = sources.clock.monotonic()
         self.unsaved = 0  # turns and vectors that the snapshot lacks
@@ -97,8 +98,8 @@ class FollowedUser:
 
     @property
     def unknown(self) -> bool:
-        """Nothing of this user is anywhere."""
-        return not self._position and not self._cursor and not self.index
+        """Log and archive were read, and nothing of this user is there."""
+        return self.settled and not self._position and not self._cursor and not self.index
 
     @property
     def settled(self) -> bool:
@@ -133,7 +134,7 @@ class FollowedUser:
             index = self.index
             if index is None:
                 return []
-            search = partial(index.search, query, query_vector=query_vector, k=limit, now=now, exclude_ids=exclude_ids)
+            search = partial(_found, index, query, query_vector, limit, now, exclude_ids)
             return search() if len(index) <= _SEARCHED_INLINE else await to_the_end(search)
 
     @property
@@ -234,6 +235,7 @@ class FollowedUser:
                 break
         await self._carry_vectors()
         await self._shorten()
+        self.ailing = False
 
     async def _open(self) -> None:
         """Begin anew: from the snapshot if it is of this epoch, else with nothing and the archive before us."""
@@ -368,6 +370,16 @@ class FollowedUser:
             index = self.index
             if index is not None and len(index) > RECALL_TURNS_MAX:
                 await to_the_end(index.remove, index.ids()[: len(index) - RECALL_TURNS_MAX * 19 // 20])
+
+
+def _found(
+    index: UserIndex, query: str, vector: Vector | None, limit: int, now: datetime, exclude_ids: frozenset[str]
+) -> list[Hit]:
+    hits = index.search(query, query_vector=vector, k=limit, now=now, exclude_ids=exclude_ids)
+    if hits or vector is None or index.vectors is None or index.vectors.present.all():
+        return hits
+    # No meaning is close. But a turn that has no vector yet, such as a long one said just now, has only its words.
+    return index.search(query, query_vector=None, k=limit, now=now, exclude_ids=exclude_ids)
 
 
 def _looked_at(run: asyncio.Task[None]) -> None:

@@ -70,7 +70,7 @@ async def pid_of(retriever: HostRetriever) -> int:
 async def ended(pid: int) -> None:
     def gone() -> bool:
         with suppress(psutil.NoSuchProcess):
-            return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+            return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
         return True
 
     await until(gone)
@@ -270,6 +270,6 @@ async def test_L22_P_isolated_fifty_users_at_once_with_cancellations_see_their_o
 async def test_what_stands_in_a_hosts_way_is_told_in_its_output(data_dir: Path) -> None:
     (data_dir / "FORMAT").write_text("999\n")
     use = HostUse(recall_host(load_settings()))
-    with pytest.raises(HostUnavailable, match="[Uu]pgrade"):
+    with pytest.raises(HostUnavailable, match="Upgrade"):
         await use.ensure()
     use.release()

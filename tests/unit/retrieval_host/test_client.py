@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.errors import HostUnavailable
+from memory.errors import HostUnavailable, StoreUnavailable
 from memory.hosting import HostSpec, HostUse, serving
 from memory.limits import HOST_PING_S, HOST_RETRY_S_MAX, RECALL_QUERY_CHARS_MAX
 from memory.models import Passage, Recall
@@ -385,6 +385,19 @@ async def test_P_erased_erase_removes_the_snapshot_itself_where_no_host_answers(
     await line.clock.advance(60)
     assert await task == 0
     assert [header.scope.user_id for header in await store.headers()] == ["ben"]
+
+
+@pytest.mark.promise("P-erased")
+async def test_P_erased_an_erasure_that_can_not_be_done_is_not_told_as_done(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("memory.retrieval.client.remove_snapshot", refused)
+    await line.host.stop()
+    with pytest.raises(StoreUnavailable, match="Read-only"):
+        await line.client.erase(scope_of(), ALL)
 
 
 async def test_stats_come_from_a_running_host_only(line: Line) -> None:

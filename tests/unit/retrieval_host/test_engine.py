@@ -278,6 +278,28 @@ async def test_P_silent_a_store_that_stalls_costs_the_budget_and_no_more(bench: 
     assert texts(await bench.recall(QUESTION)) == [FACT]
 
 
+@pytest.mark.promise("P-silent")
+@pytest.mark.parametrize("store", ["log", "archive"])
+async def test_P_silent_a_store_that_stalls_costs_one_budget_not_one_a_turn(bench: Bench, store: str) -> None:
+    await bench.say(FACT)
+    await bench.archive_all()
+    trouble = bench.log.trouble if store == "log" else bench.archive.trouble
+    trouble.open.clear()
+    took_ms = []
+    for _ in range(5):
+        waiting = asyncio.create_task(bench.recall(QUESTION, budget_ms=300))
+        while not waiting.done():
+            await bench.clock.advance(0.01)
+        assert texts(await waiting) == []
+        took_ms.append(round((await waiting).elapsed_ms))
+    assert took_ms[0] >= 290
+    assert max(took_ms[1:]) <= 60
+    trouble.open.set()
+    await settle()
+    assert texts(await bench.recall(QUESTION)) == [FACT]
+    assert not bench.engine._users[scope_of()].ailing
+
+
 async def test_a_budget_that_ends_while_loading_gets_what_is_loaded(bench: Bench) -> None:
     await bench.say(FACT, *filler(450))
     await bench.archive_all()

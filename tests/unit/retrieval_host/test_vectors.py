@@ -31,6 +31,19 @@ async def test_what_was_just_said_gets_its_vector_along_with_the_query(bench: Be
     assert bench.embedder.calls[1] == [QUESTION]
 
 
+@pytest.mark.promise("P-fresh")
+async def test_P_fresh_a_long_turn_said_just_now_is_found_before_it_has_a_vector(bench: Bench) -> None:
+    await bench.say(*(f"Remark {number} on the weather." for number in range(30)))
+    while (await bench.recall(QUESTION)).degraded:
+        await bench.clock.advance(1)
+    long = f"{FACT} {'And so it went on and on. ' * 60}"
+    await bench.say(long)
+    assert texts(await bench.recall(QUESTION))[0] == long
+    assert bench.embedder.asked_for(long) == 0
+    await bench.clock.advance(1)
+    assert bench.embedder.asked_for(long) == 1
+
+
 async def test_no_recall_waits_for_more_than_the_newest_turns(bench: Bench) -> None:
     await bench.say(*(f"Turn {number} about the cat." for number in range(40)))
     await bench.recall(QUESTION)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from memory import DataDirectoryUnusable, DataTooNew, MemoryEntry, UnifiedMemoryService
+from tests.support.services import L02_IDS, tell_and_read_back
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -117,6 +118,15 @@ async def test_P_erased_one_process_deletes_what_others_have_loaded() -> None:  
         assert (await other.recall(QUESTION, user_id="ana", budget_ms=30_000)).passages == ()
         assert await other.get_history("call", user_id="ana") == []
         assert not await other.delete_user_memory("ana", "all")
+
+
+@pytest.mark.case("L02")
+async def test_L02_each_id_reads_only_its_own_word_in_real_stores() -> None:  # noqa: N802
+    async with UnifiedMemoryService() as memory:
+        await memory.warm(user_id=L02_IDS[0])
+        await asyncio.gather(*(tell_and_read_back(memory, user, number) for number, user in enumerate(L02_IDS)))
+        assert await memory.delete_user_memory("A", "all")
+        assert await memory.get_history(f"session-{L02_IDS.index('a')}", user_id="a")
 
 
 async def test_a_data_directory_that_can_not_be_used_is_told_with_the_fix(

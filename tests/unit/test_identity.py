@@ -12,24 +12,7 @@ from hypothesis import strategies as st
 from memory.errors import InvalidIdentity
 from memory.identity import Assurance, group_digest, group_id, identify, normalise_phone
 from memory.models import Scope
-
-L02_IDS = [
-    "+15550109999",
-    "15550109999",
-    "p15550109999",
-    "user@example.org",
-    "user_example_org",
-    "user-example-org",
-    "ليلى",
-    "مريم",
-    "_",
-    "default_db",
-    "x" * 300,
-    "x" * 299 + "y",
-    "a/b",
-    "A",
-    "a",
-]
+from tests.support.services import L02_IDS
 
 
 def scope(user: str, org: str = "acme", agent: str = "helper", kind: str = "user") -> Scope:

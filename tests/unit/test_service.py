@@ -22,7 +22,7 @@ from memory.privacy.redaction import CARD_MASK
 from memory.service import UnifiedMemoryService
 from memory.settings import Settings
 from memory.wiring import Backend, in_memory_backend
-from tests.support.services import archive_all, contents, say
+from tests.support.services import L02_IDS, archive_all, contents, say, tell_and_read_back
 
 CARD = "4242 4242 4242 4242"
 
@@ -185,6 +185,11 @@ async def test_P_isolated_another_organisation_or_agent_gets_nothing(backend: Ba
         assert (await theirs.recall("word tulip", user_id="ana")).passages == ()
         assert not await theirs.delete_user_memory("ana", "all")
     assert await contents(ours, "s1") == ["My word is tulip."]
+
+
+@pytest.mark.case("L02")
+async def test_L02_each_id_reads_only_its_own_word(service: UnifiedMemoryService) -> None:  # noqa: N802
+    await asyncio.gather(*(tell_and_read_back(service, user, number) for number, user in enumerate(L02_IDS)))
 
 
 async def test_without_a_user_a_session_is_its_own(service: UnifiedMemoryService) -> None:

@@ -40,6 +40,7 @@ __all__ = [
     "SettingsStore",
     "Summarizer",
     "TurnLog",
+    "WriterLeases",
 ]
 
 
@@ -105,6 +106,21 @@ class SessionStore(Protocol):
 
     async def events(self, session_id: str, *, event_type: str | None, limit: int) -> list[MemoryEvent]:
         """The newest ``limit`` events, of one type if given, oldest first."""
+        ...
+
+
+class WriterLeases(Protocol):
+    """A session store whose recording leases need not be waited out."""
+
+    async def release(self, session_id: str, scope: Scope, *, writer: str) -> None:
+        """End the lease that ``writer`` holds on the session, so that another may record it at once; idempotent.
+
+        Changes nothing where another writer holds it. Whoever releases for a writer that isn't itself must know that
+        it is dead.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
         ...
 
 

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from memory.clock import Clock
 from memory.counters import Counters
@@ -20,11 +20,12 @@ from memory.limits import (
     RECORD_RETRY_S_MAX,
     RECORD_TIMEOUT_S,
     SHUTDOWN_FLUSH_S,
+    STORE_TIMEOUT_S,
     WRITER_HEARTBEAT_S,
     WRITER_LEASE_S,
 )
 from memory.models import MemoryEntry, Record, Scope, new_id
-from memory.ports import SessionStore
+from memory.ports import SessionStore, WriterLeases
 from memory.privacy.intake import Intake
 from memory.retrieval.deadlines import done_within
 
@@ -36,6 +37,10 @@ _LONG_TEXT = 50_000  # characters; redacting more would be felt on the event loo
 _AWAY = (StoreUnavailable, OSError, TimeoutError)
 
 _T = TypeVar("_T")
+
+
+class Sessions(SessionStore, WriterLeases, Protocol):
+    """Where a recorder stores."""
 
 
 @dataclass(slots=True)
@@ -50,19 +55,33 @@ class Recorder:
     Nothing here raises into the caller. ``start`` may come late: until then what is recorded waits. While another
     process records the same session this one is silent; it takes over when that one's lease has lapsed, with what it
     heard since. Close with ``aclose``.
+
+    ``writer`` names this recorder in its lease, uniquely. ``takes_over`` is the name of one that is known to be dead:
+    its lease isn't waited out.
     """
 
-    def __init__(self, intake: Intake, clock: Clock, counters: Counters, *, session_id: str) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        clock: Clock,
+        counters: Counters,
+        *,
+        session_id: str,
+        writer: str | None = None,
+        takes_over: str | None = None,
+    ) -> None:
         self.session_id = session_id
         self._intake = intake
         self._clock = clock
         self._counters = counters
-        self._writer = new_id()
+        self._writer = writer or new_id()
+        self._takes_over = takes_over
         self._queue: deque[_Waiting] = deque()
         self._settled = 0  # how many have left the queue, stored or given up
         self._lost = 0
         self._changed = asyncio.Event()  # something arrived, left, or ended: whoever waits looks again
         self._task: asyncio.Task[None] | None = None
+        self._place: tuple[Sessions, Scope] | None = None
         self._claimed_at_s: float | None = None
         self._silent = False
         self._closed = False
@@ -77,9 +96,15 @@ class Recorder:
         """Whether another process records this session."""
         return self._silent
 
-    def start(self, sessions: SessionStore, scope: Scope) -> None:
+    async def silenced(self) -> None:
+        """Return once another process records this session."""
+        while not self._silent:
+            await self._changed.wait()
+
+    def start(self, sessions: Sessions, scope: Scope) -> None:
         """From now on what was and will be recorded is stored, as ``scope``'s. Once."""
         if self._task is None and not self._closed:
+            self._place = sessions, scope
             self._task = asyncio.create_task(self._run(sessions, scope), name="memory.recorder")
 
     def record(self, record: Record) -> None:
@@ -110,13 +135,17 @@ class Recorder:
         return self._silent or (self._settled >= target and self._lost == lost)
 
     async def aclose(self, timeout_s: float = SHUTDOWN_FLUSH_S) -> None:
-        """Store what still waits, within ``timeout_s``; what can't be is counted, logged by id and dropped."""
+        """Store what still waits, within ``timeout_s``; what can't be is counted, logged by id and dropped.
+
+        The lease ends with it, so that the session can be gone on with at once.
+        """
         if not self._closed:
             self._closed = True
             if self._task is not None:
                 await self.durable(timeout_s)
         if self._task is not None:
             await _cancelled(self._task)
+        await self._release()
         if self._queue and not self._silent:
             self._counters.add("record.lost", len(self._queue))
             logger.error(
@@ -127,6 +156,20 @@ class Recorder:
         self._queue.clear()
         self._notify()
 
+    async def _release(self) -> None:
+        if self._place is None or self._claimed_at_s is None or self._queue:
+            return
+        (sessions, scope), self._place = self._place, None
+        releasing = asyncio.ensure_future(sessions.release(self.session_id, scope, writer=self._writer))
+        try:
+            await done_within(releasing, self._clock, STORE_TIMEOUT_S)
+            if releasing.done():
+                releasing.result()
+        except Exception as error:
+            logger.warning("the session's lease could not be given up (%s); it lapses", type(error).__name__)
+        finally:
+            await _cancelled(releasing)
+
     async def _settle(self, target: int) -> None:
         while self._settled < target and not self._silent and not (self._task and self._task.done()):
             await self._changed.wait()
@@ -135,7 +178,7 @@ class Recorder:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _run(self, sessions: SessionStore, scope: Scope) -> None:
+    async def _run(self, sessions: Sessions, scope: Scope) -> None:
         retry_s = _RETRY_S_MIN
         while True:
             try:
@@ -158,8 +201,11 @@ class Recorder:
             await self._clock.sleep(retry_s)
             retry_s = min(2 * retry_s, RECORD_RETRY_S_MAX)
 
-    async def _step(self, sessions: SessionStore, scope: Scope) -> None:
+    async def _step(self, sessions: Sessions, scope: Scope) -> None:
         """Renew the lease if it is time, then store the oldest record, or wait for one until the lease is due again."""
+        if self._takes_over is not None:
+            await self._attempt(sessions.release(self.session_id, scope, writer=self._takes_over))
+            self._takes_over = None
         now_s = self._clock.monotonic()
         if self._claimed_at_s is None or now_s - self._claimed_at_s >= WRITER_HEARTBEAT_S:
             await self._attempt(sessions.claim(self.session_id, scope, writer=self._writer))
@@ -175,7 +221,7 @@ class Recorder:
             finally:
                 await _cancelled(arrival)
 
-    async def _store(self, sessions: SessionStore, scope: Scope, record: Record) -> None:
+    async def _store(self, sessions: Sessions, scope: Scope, record: Record) -> None:
         """Append ``record``, or give it up.
 
         Raises:

@@ -16,13 +16,23 @@ from urllib.parse import quote
 from memory.clock import Clock, SystemClock
 from memory.datadir import prepare
 from memory.hosting import HostSpec, HostUse
-from memory.ports import ArchiveStore, DeadLetters, Embedder, Erasable, Retriever, SessionStore, Summarizer, TurnLog
+from memory.ports import (
+    ArchiveStore,
+    DeadLetters,
+    Embedder,
+    Erasable,
+    Retriever,
+    SessionStore,
+    Summarizer,
+    TurnLog,
+    WriterLeases,
+)
 from memory.settings import Settings
 
 RECALL_HOST = "recall"
 
 
-class Sessions(SessionStore, TurnLog, Erasable, Protocol):
+class Sessions(SessionStore, WriterLeases, TurnLog, Erasable, Protocol):
     """The session store, which is the log's writer as well."""
 
 

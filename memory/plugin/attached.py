@@ -32,12 +32,13 @@ from memory.counters import Counters
 from memory.errors import InvalidEntry
 from memory.heard import Ear, Speech, current_speech
 from memory.identity import Assurance
-from memory.limits import DURABLE_WAIT_S, SHUTDOWN_FLUSH_S
-from memory.models import Recall, Record, Scope, new_id
+from memory.limits import DURABLE_WAIT_S, SESSION_MESSAGES_DEFAULT, SHUTDOWN_FLUSH_S
+from memory.models import MemoryEntry, Recall, Record, Scope, new_id
 from memory.plugin.caller import Caller, CallerFinder, Given, session_id_of
 from memory.plugin.hooks import Hooks
 from memory.plugin.opening import Opening
 from memory.plugin.recall import RecallGate
+from memory.plugin.resuming import newest_within, put_back
 from memory.plugin.turns import Turns
 from memory.privacy.intake import Intake
 from memory.privacy.redaction import CardRedactor
@@ -65,12 +66,14 @@ def attach(
     backend: Backend | None = None,
     clock: Clock | None = None,
     recall_tool: bool = False,
+    takes_over: str | None = None,
 ) -> AttachedMemory:
     """Give ``session`` a memory. Call it before ``session.start``, inside the event loop; it returns at once.
 
     The user is ``user_id``, else the one that the job's metadata name (``{"user_id": …}``), else the participant that
-    the session listens to; nobody in particular where there is none of these. ``session_id`` defaults to the room's
-    server-made id. ``assurance``: how sure the program is of the user (``signed`` for a ``user_id`` it gives).
+    the session listens to; nobody in particular where there is none of these. ``session_id`` defaults to the
+    metadata's, else to the room's server-made id. ``assurance``: how sure the program is of the user (``signed`` for a
+    ``user_id`` it gives). ``takes_over``: the id of a job that is known to be dead, whose session goes on.
     ``backend`` stays the caller's to close; without one, the stores that ``settings`` (the environment) name are
     opened in the background. ``recall_tool`` lets the LLM look things up by itself (``recall_memory``).
 
@@ -91,6 +94,7 @@ def attach(
         settings=settings or load_settings(),
         backend=backend,
         clock=clock or SystemClock(),
+        takes_over=takes_over,
     )
     if memory.settings.enabled:
         memory.hook(agent, recall_tool=recall_tool)
@@ -110,11 +114,19 @@ class AttachedMemory:
         settings: Settings,
         backend: Backend | None,
         clock: Clock,
+        takes_over: str | None,
     ) -> None:
         self.settings = settings
         self.counters = Counters()
         self._session, self._ctx, self._clock, self._backend = session, ctx, clock, backend
-        self._recorder = Recorder(Intake(CardRedactor(), clock), clock, self.counters, session_id=session_id)
+        self._recorder = Recorder(
+            Intake(CardRedactor(), clock),
+            clock,
+            self.counters,
+            session_id=session_id,
+            writer=ctx.job.id if ctx is not None and not ctx.is_fake_job() else None,
+            takes_over=takes_over,
+        )
         self._ear = Ear(clock, self._turn_durable)
         self._turns = Turns(self._ear, prefix=f"{session_id}/")
         self._gate = RecallGate(settings, clock, self.counters, self._turns.entry_id)
@@ -159,6 +171,30 @@ class AttachedMemory:
         if self._opening is None:
             raise RuntimeError("Memory is off; set MEMORY_ENABLED=true.")
         return (await self._opening.identified()).scope
+
+    async def silenced(self) -> None:
+        """Return once another process records this session: another agent is in this call."""
+        await self._recorder.silenced()
+
+    async def resume(self, limit: int = SESSION_MESSAGES_DEFAULT) -> list[MemoryEntry]:
+        """Put what was said in this session before, by another process, into the agent's context; returns that, oldest
+        first. At most ``limit`` turns and ``MEMORY_CONTEXT_TOKENS``; none where the session is another user's.
+
+        Waits until the stores are there and the caller is known, and needs a session that has started.
+
+        Raises:
+            RuntimeError: memory is off (``MEMORY_ENABLED``).
+            StoreUnavailable, StoreFault: the store is away; it may be tried again.
+            asyncio.CancelledError: the session ended before.
+        """
+        if self._opening is None:
+            raise RuntimeError("Memory is off; set MEMORY_ENABLED=true.")
+        backend, caller = await self._opening.opened()
+        state = await backend.sessions.find(self.session_id)
+        if state is None or state.scope != caller.scope:
+            return []
+        entries = await backend.sessions.entries(self.session_id, limit=limit)
+        return await put_back(self._session, self._turns, newest_within(entries, self.settings.context_tokens))
 
     async def flush(self, timeout_s: float = SHUTDOWN_FLUSH_S) -> bool:
         """Wait until everything said so far is stored, ``timeout_s`` at most; whether it is."""

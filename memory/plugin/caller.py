@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +18,12 @@ from livekit.agents import AgentSession, JobContext
 
 from memory.clock import Clock
 from memory.errors import InvalidIdentity
-from memory.identity import Assurance, Identity, identify
+from memory.identity import Assurance, Identity, identify, normalise_phone
+from memory.limits import ID_CHARS_MAX
 from memory.models import Scope
 from memory.settings import Settings
+
+logger = logging.getLogger("memory.plugin")
 
 SIP_ATTRIBUTES_S = 2.0  # they may come after the participant
 CONSOLE_USER = "console"  # whoever sits at the terminal
@@ -49,21 +53,42 @@ class Caller:
     scope: Scope
 
 
-def from_dispatch(ctx: JobContext | None) -> Given:
-    """``user_id``, ``org_id`` and ``agent_id`` of the job's metadata, if it is a JSON object: a dispatch is signed."""
-    try:
-        found: Any = json.loads(ctx.job.metadata) if ctx is not None and ctx.job.metadata else {}
-    except (ValueError, RecursionError):
-        return Given()
-    if not isinstance(found, Mapping):
-        return Given()
-    texts = {name: found[name] for name in ("user_id", "org_id", "agent_id") if isinstance(found.get(name), str)}
-    return Given(**{name: text for name, text in texts.items() if text})
+def from_dispatch(ctx: JobContext | None, region: str | None = None) -> Given:
+    """``user_id``, ``org_id`` and ``agent_id`` of the job's metadata, if it is a JSON object: a dispatch is signed.
+
+    ``phone`` in place of ``user_id`` is a number in any spelling; ``region`` completes one without a country's code.
+    """
+    found = _metadata(ctx)
+    user_id, phone = _id(found, "user_id"), found.get("phone")
+    if user_id is None and isinstance(phone, str):
+        user_id = normalise_phone(phone, region)
+    return Given(user_id, _id(found, "org_id"), _id(found, "agent_id"))
 
 
 def session_id_of(ctx: JobContext | None) -> str | None:
-    """The room's server-made id; never its name, which holds the caller's number on inbound calls."""
-    return (ctx.job.room.sid or None) if ctx is not None and not ctx.is_fake_job() else None
+    """``session_id`` of the job's metadata, else the room's server-made id; never its name, which holds the caller's
+    number on inbound calls."""
+    if ctx is None or ctx.is_fake_job():
+        return None
+    return _id(_metadata(ctx), "session_id") or ctx.job.room.sid or None
+
+
+def _metadata(ctx: JobContext | None) -> Mapping[str, Any]:
+    try:
+        found: Any = json.loads(ctx.job.metadata) if ctx is not None and ctx.job.metadata else {}
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _id(found: Mapping[str, Any], name: str) -> str | None:
+    text = found.get(name)
+    if text is None or text == "":
+        return None
+    if isinstance(text, str) and text.strip() and text.isprintable() and len(text) <= ID_CHARS_MAX:
+        return text
+    logger.warning("%s of the job's metadata is left out: it must be plain text, %d characters", name, ID_CHARS_MAX)
+    return None
 
 
 class CallerFinder:
@@ -76,31 +101,33 @@ class CallerFinder:
         self._ctx = ctx
         self._settings = settings
         self._clock = clock
-        self._given = given.filled(from_dispatch(ctx))
+        self._given = given.filled(from_dispatch(ctx, settings.phone_region))
         self.started = asyncio.Event()
 
     async def find(self, session_id: str) -> Caller:
         """The caller, once it is known: at once, or when a participant has joined. An anonymous one's memory is of
-        ``session_id`` alone."""
-        identity = await self._identity()
+        this session and this participant alone: another withheld number in the same room is somebody else."""
+        identity, participant_id = await self._identity()
         org_id = self._given.org_id or self._settings.org_id
         agent_id = self._given.agent_id or self._settings.agent_id
         if identity.user_id is None:
-            return Caller(identity, Scope(org_id=org_id, agent_id=agent_id, user_id=session_id, kind="session"))
+            user_id = "/".join(filter(None, (session_id, participant_id)))
+            return Caller(identity, Scope(org_id=org_id, agent_id=agent_id, user_id=user_id, kind="session"))
         return Caller(identity, Scope(org_id=org_id, agent_id=agent_id, user_id=identity.user_id))
 
-    async def _identity(self) -> Identity:
+    async def _identity(self) -> tuple[Identity, str]:
+        """Who it is, and the server-made id of the participant that says so, if one does."""
         if self._given.user_id is not None:
             sure = self._given.assurance
-            return Identity(self._given.user_id, Assurance.SIGNED if sure is None else sure)
+            return Identity(self._given.user_id, Assurance.SIGNED if sure is None else sure), ""
         if self._at_a_terminal():
-            return Identity(CONSOLE_USER, Assurance.SIGNED)
+            return Identity(CONSOLE_USER, Assurance.SIGNED), ""
         participant = await self._participant()
         if participant is None:
-            return Identity(None, Assurance.ANONYMOUS)
+            return Identity(None, Assurance.ANONYMOUS), ""
         identity = await self._identified(participant)
         assurance = self._given.assurance
-        return identity if assurance is None else replace(identity, assurance=assurance)
+        return identity if assurance is None else replace(identity, assurance=assurance), participant.sid
 
     def _at_a_terminal(self) -> bool:
         # In console mode the room is a mock, whose participant's attributes are true whatever they are asked for.

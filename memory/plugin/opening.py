@@ -62,6 +62,18 @@ class Opening:
         """
         return await asyncio.shield(self._caller)
 
+    async def opened(self) -> tuple[Backend, Caller]:
+        """The stores and the caller, once both are there.
+
+        Raises:
+            asyncio.CancelledError: the session ended before.
+        """
+        await asyncio.wait((self._task,))
+        caller = self.caller
+        if self._backend is None or caller is None:
+            raise asyncio.CancelledError
+        return self._backend, caller
+
     async def begun(self) -> None:
         """Return once the session is recorded, or never will be."""
         await asyncio.wait((self._task,))
@@ -87,7 +99,7 @@ class Opening:
     async def _run(self) -> None:
         finding = asyncio.create_task(self._found(), name="memory.caller")
         try:
-            backend = await self._opened()
+            backend = await self._open()
             caller = await finding
         finally:
             finding.cancel()
@@ -108,7 +120,7 @@ class Opening:
             self._caller.set_result(caller)
             return caller
 
-    async def _opened(self) -> Backend:
+    async def _open(self) -> Backend:
         retry_s = _RETRY_S_MIN
         while self._backend is None:
             try:

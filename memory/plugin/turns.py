@@ -33,9 +33,14 @@ class Turns:
         self._language = ""
         self._mode: Mode | None = None
         self._asked_at: datetime | None = None
+        self._adopted: dict[str, str] = {}
 
     def entry_id(self, item_id: str) -> str:
-        return f"{self._prefix}{item_id}"
+        return self._adopted.get(item_id) or f"{self._prefix}{item_id}"
+
+    def adopt(self, item_id: str, entry_id: str) -> None:
+        """An item of the context stands for an entry that was stored before."""
+        self._adopted[item_id] = entry_id
 
     def transcribed(self, event: UserInputTranscribedEvent) -> str:
         """Take a transcript, interim or final; returns what the user has said so far in this turn."""

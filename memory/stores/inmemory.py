@@ -60,7 +60,7 @@ class _Session:
 
 
 class InMemorySessionStore:
-    """SessionStore, TurnLog and Erasable in memory. TTL, leases and positions go by ``clock``."""
+    """SessionStore, WriterLeases, TurnLog and Erasable in memory. TTL, leases and positions go by ``clock``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -84,6 +84,11 @@ class InMemorySessionStore:
             session.writer, session.lease_ends = writer, now + WRITER_LEASE_S
         session.expires = now + SESSION_TTL_S
         return SessionState(scope, session.mode, session.language)
+
+    async def release(self, session_id: str, scope: Scope, *, writer: str) -> None:
+        session = self._session(scope, session_id)
+        if session is not None and session.writer == writer:
+            session.writer = None
 
     async def find(self, session_id: str) -> SessionState | None:
         scope = self._owner(session_id)

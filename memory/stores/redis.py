@@ -48,6 +48,7 @@ from memory.stores.connection import Command, Recovery, RedisLink, Script, Scrip
 from memory.stores.rules import POSITION_CHARS, detected_switch, language_of, mode_of
 
 _CLAIM = Script.of(scripts.CLAIM)
+_RELEASE = Script.of(scripts.RELEASE)
 _APPEND = Script.of(scripts.APPEND)
 _SESSION_READ = Script.of(scripts.SESSION_READ)
 _LOG_READ = Script.of(scripts.LOG_READ)
@@ -117,7 +118,7 @@ def _keep_owner(session: str, scope: Scope, *, take: bool = True) -> ScriptCall:
 
 
 class RedisSessionStore:
-    """SessionStore, TurnLog and Erasable on one Redis."""
+    """SessionStore, WriterLeases, TurnLog and Erasable on one Redis."""
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
@@ -155,6 +156,10 @@ class RedisSessionStore:
         if not free:
             raise _not_the_writer()
         return _state(scope, *state)
+
+    async def release(self, session_id: str, scope: Scope, *, writer: str) -> None:
+        key = _Keys.of(scope).of_session(_digest(session_id), "session")
+        await self._link.script(_RELEASE, key, (writer,))
 
     async def find(self, session_id: str) -> SessionState | None:
         session = _digest(session_id)

@@ -55,6 +55,11 @@ return {1, found[1] or '', found[2] or ''}
 """
 )
 
+RELEASE = """
+if redis.call('HGET', KEYS[1], 'writer') == ARGV[1] then return redis.call('HDEL', KEYS[1], 'writer', 'lease') end
+return 0
+"""
+
 # -> {stored, position}; stored -1: somebody else holds the lease
 APPEND = (
     _COMMON

@@ -224,6 +224,25 @@ async def test_L17_a_silent_writer_is_replaced_when_its_lease_lapses(session_sto
     assert (await session_store.append(ANA, said("new"), writer="job-2")).stored
 
 
+async def test_a_lease_that_is_released_need_not_be_waited_out(session_store: Store) -> None:
+    await session_store.release("s1", ANA, writer="job-1")  # nothing is there yet
+    await session_store.claim("s1", ANA, writer="job-1")
+    await session_store.append(ANA, said("before"), writer="job-1")
+    await session_store.release("s1", ANA, writer="job-2")
+    with pytest.raises(NotTheWriter):
+        await session_store.claim("s1", ANA, writer="job-2")
+
+    await session_store.release("s1", ANA, writer="job-1")
+    await session_store.release("s1", ANA, writer="job-1")
+    await session_store.claim("s1", ANA, writer="job-2")
+
+    with pytest.raises(NotTheWriter):
+        await session_store.append(ANA, said("late"), writer="job-1")
+    await session_store.release("s1", ANA, writer="job-1")
+    await session_store.append(ANA, said("after"), writer="job-2")
+    assert await contents(session_store) == ["before", "after"]
+
+
 async def test_writers_of_different_sessions_are_no_matter(session_store: Store) -> None:
     await session_store.claim("s1", ANA, writer="job-1")
     await session_store.claim("s2", ANA, writer="job-2")

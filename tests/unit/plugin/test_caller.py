@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +40,7 @@ class Participant:
     attributes: dict[str, str] = field(default_factory=dict)
     metadata: str = ""
     name: str = ""
+    sid: str = "PA_1"
 
 
 class Room(rtc.Room):
@@ -151,13 +153,31 @@ async def test_a_number_may_come_a_little_later_than_its_caller() -> None:
     assert (await task).scope.user_id == "+15105550123"
 
 
+async def test_a_signed_phone_claim_is_the_number_in_whatever_spelling() -> None:
+    for metadata in ('{"phone": "+1 (510) 555-0123"}', '{"phone": "5105550123"}'):
+        found = await caller(
+            Session(linked=Participant("web-1")), job(metadata), settings=load_settings(phone_region="US")
+        )
+        assert (found.scope.user_id, found.identity.assurance) == ("+15105550123", Assurance.SIGNED)
+    assert from_dispatch(job('{"phone": "anonymous"}')) == Given()
+    assert from_dispatch(job('{"phone": "+15105550123", "user_id": "ana"}')).user_id == "ana"
+
+
 async def test_without_a_number_the_caller_is_nobody_and_nothing_outlives_the_session() -> None:
     found, clock = finder(Session(linked=Participant("sip_anonymous", SIP)))
     task = asyncio.create_task(found.find("s1"))
     await clock.advance(SIP_ATTRIBUTES_S + 0.1)
     result = await task
-    assert result.scope == Scope(org_id="default", agent_id="assistant", user_id="s1", kind="session")
+    assert result.scope == Scope(org_id="default", agent_id="assistant", user_id="s1/PA_1", kind="session")
     assert result.identity.assurance is Assurance.ANONYMOUS
+
+
+@pytest.mark.promise("P-isolated")
+async def test_P_isolated_two_withheld_numbers_in_one_room_are_two() -> None:
+    attributes = {"sip.phoneNumber": "anonymous"}
+    first, second = (Participant("sip_anonymous", SIP, attributes, sid=sid) for sid in ("PA_1", "PA_2"))
+    scopes = [(await caller(Session(linked=each))).scope for each in (first, second)]
+    assert scopes[0] != scopes[1]
 
 
 async def test_a_participant_without_an_identity_is_nobody() -> None:
@@ -210,3 +230,15 @@ async def test_a_region_completes_a_number(region: str | None, user_id: str) -> 
     phone = Participant("sip_5105550123", SIP, {"sip.phoneNumber": "5105550123"})
     settings = load_settings(phone_region=region)
     assert (await caller(Session(linked=phone), settings=settings)).scope.user_id == user_id
+
+
+def test_the_signed_dispatch_may_name_the_session() -> None:
+    assert session_id_of(job('{"session_id": "chat-7"}')) == "chat-7"
+
+
+@pytest.mark.parametrize("name", ["user_id", "org_id", "agent_id", "session_id"])
+@pytest.mark.parametrize("text", ["", "  ", "a\nb", "x" * 513, 7, None])
+def test_an_id_that_can_be_no_key_is_left_out(name: str, text: object) -> None:
+    ctx = job(json.dumps({name: text}), sid="RM_7")
+    assert from_dispatch(ctx) == Given()
+    assert session_id_of(ctx) == "RM_7"

@@ -62,14 +62,14 @@ async def chat(
     async with conversation(
         configuration, models, Ends(text=screen), user_id=arguments.user, channel="chat", greeting=greeting
     ) as talk:
-        if arguments.json:
-            started_ms = round((time.monotonic() - started_s) * 1000, 1)
-            about = {"session": talk.session_id, "user": talk.scope.user_id, "start_ms": started_ms}
-            output.event("ready", **about, models=describe(configuration.agent, voice=False))
         if greeting:
             await talk.session.wait_for_idle()
             screen.end_reply()
         await talk.warm()
+        if arguments.json:
+            started_ms = round((time.monotonic() - started_s) * 1000, 1)
+            about = {"session": talk.session_id, "user": talk.scope.user_id, "start_ms": started_ms}
+            output.event("ready", **about, models=describe(configuration.agent, voice=False))
         return await _Chat(talk, screen, output, as_json=arguments.json).hold(reader)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from livekit.agents import AgentSession, utils
 
 from agent.assistant import Assistant
+from agent.commands.warming import warm
 from agent.models import Models, build, new_session
 from agent.settings import AgentSettings, Configuration, load
 from memory import wiring
@@ -136,7 +137,7 @@ async def conversation(
             settings=settings,
             backend=backend,
         )
-        warmed = asyncio.ensure_future(_warm(backend, scope))
+        warmed = asyncio.ensure_future(warm(backend, settings, scope))
         try:
             await session.start(agent, record=False, session_host=False)
             yield Conversation(session, memory, backend, scope, session_id, warmed)
@@ -159,11 +160,6 @@ async def _close(session: AgentSession[None], memory: AttachedMemory, models: Mo
     await bounded(memory.aclose())
     await bounded(models.aclose())
     return stored
-
-
-async def _warm(backend: Backend | None, scope: Scope) -> None:
-    if backend is not None and backend.retriever is not None:
-        await backend.retriever.warm(scope)
 
 
 def assistant(settings: AgentSettings, greeting: str | None) -> Assistant:

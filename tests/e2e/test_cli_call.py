@@ -81,9 +81,9 @@ def test_P_heard_a_call_that_is_hung_up_keeps_what_was_said_until_then(  # noqa:
     _, told, _ = start("chat", "--user", "caller", "--json").end("/memory")
     turns = json.loads(told.splitlines()[-1])["turns"]
     assert [turn["text"] for turn in turns if turn["role"] == "user"] == [SAID]
-    reply = turns[-1]["text"]
-    assert reply != SAID
-    assert not reply.endswith('peanuts."')
+    # Of the reply, whose first sound had just come out, at most the beginning was heard.
+    replies = [turn["text"] for turn in turns[2:]]
+    assert all(len(reply) < len(SAID) for reply in replies)
 
 
 def _recordings(directory: Path) -> dict[str, Path]:

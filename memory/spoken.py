@@ -28,9 +28,8 @@ MEASURED_LETTERS_MIN = 20
 _QUIET = 0.03  # of the loud tenth: what is below is silence
 _GAP_S = 0.1  # shorter silences are inside a word
 _LONG_GAP_S = 0.2
-_SPREAD = (
-    0.24  # how far a word's end may be from where its length puts it: times the root of the seconds to a sure moment
-)
+# How far a word's end may be from where its length puts it: times the root of the seconds to a sure moment.
+_SPREAD = 0.24
 _NUMBER_SPREAD = 1.5  # numbers are read in many ways
 _EDGE_S = 0.03
 _LOOKBACK = 3  # pauses or marks that may be skipped between two matches

@@ -94,6 +94,11 @@ class Settings(BaseSettings):
         repr=False,
         description="SQL archive (postgresql:// or sqlite://). Unset: SQLite in the data directory.",
     )
+    require_durable: bool = Field(
+        default=False,
+        validation_alias=_env("MEMORY_REQUIRE_DURABLE"),
+        description="Refuse a Redis that may lose turns (evicts, keeps no append-only file), instead of warning of it.",
+    )
 
     turn_budget_ms: int = Field(
         default=300,

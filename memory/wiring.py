@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 from memory.clock import Clock, SystemClock
 from memory.datadir import prepare
+from memory.errors import StoreFault
 from memory.hosting import HostSpec, HostUse
 from memory.ports import (
     ArchiveStore,
@@ -28,6 +30,11 @@ from memory.ports import (
     WriterLeases,
 )
 from memory.settings import Settings
+
+if TYPE_CHECKING:
+    from memory.stores.connection import RedisLink
+
+logger = logging.getLogger(__name__)
 
 RECALL_HOST = "recall"
 
@@ -91,12 +98,17 @@ async def open_backend(settings: Settings) -> Backend:
 
 
 async def open_sessions(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Sessions:
-    """Redis by URL, or the embedded server, started if need be and held until closed."""
+    """Redis by URL, or the embedded server, started if need be and held until closed.
+
+    Raises:
+        StoreFault: this Redis may lose turns and ``MEMORY_REQUIRE_DURABLE`` is set; the message says what to mend.
+        StoreUnavailable, EmbeddedServerUnavailable: it is away, or can't run here.
+    """
     from memory.stores.redis import RedisSessionStore
 
     url = redis_url(settings)
     if url is not None:
-        store = await RedisSessionStore.connect(url)
+        store = RedisSessionStore(await _open_durable(url, settings, closers))
     else:
         from memory.stores.embedded import EmbeddedServer
 
@@ -105,6 +117,20 @@ async def open_sessions(settings: Settings, closers: list[Callable[[], Awaitable
         store = await RedisSessionStore.connect(await server.ensure(), on_lost=server.ensure)
     closers.append(store.aclose)
     return store
+
+
+async def _open_durable(url: str, settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> RedisLink:
+    """The way to the Redis at ``url``, with a warning, or a refusal, if it may lose what it is given."""
+    from memory.stores.connection import RedisLink
+    from memory.stores.durability import check
+
+    link = await RedisLink.open(url)
+    closers.append(link.aclose)
+    if faults := " ".join(await check(link)):
+        if settings.require_durable:
+            raise StoreFault(f"MEMORY_REQUIRE_DURABLE is set, and this Redis may lose turns: {faults}")
+        logger.warning("This Redis may lose turns: %s", faults)
+    return link
 
 
 async def open_archive(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Archive:

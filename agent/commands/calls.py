@@ -105,14 +105,14 @@ class CallTeller:
             self._turns += 1
             self._not_understood = False
             self._caller_ended_at = self._voice_end(item.metrics.get("stopped_speaking_at"))
-            self._tell(Turn("user", item.text_content or "", "voice", self._language))
+            self._tell(Turn("user", (item.text_content or "").strip(), "voice", self._language))
             self._later(self._tell_durable())
             return
         self._tell(self._reply(item))
         self.answered.set()
 
     def _reply(self, item: llm.ChatMessage) -> Turn:
-        turn = Turn("assistant", item.text_content or "", "voice", self._language, item.interrupted)
+        turn = Turn("assistant", (item.text_content or "").strip(), "voice", self._language, item.interrupted)
         if self._turns and self._remembered is not None:
             turn.memory_ms, turn.block = self._remembered.look()
             turn.voice_to_voice_ms = self._voice_to_voice_ms()

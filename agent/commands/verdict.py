@@ -24,6 +24,12 @@ from memory.retrieval.text import stems, words
 Outcome = Literal["remembered", "nothing_stored", "misheard", "not_recalled", "not_answered"]
 
 _ROOT_CHARS_MIN = 5
+_NUMBER_WORDS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million oh double first "
+    "second third fourth fifth sixth seventh eighth ninth tenth"
+)
+_NUMBERS = frozenset(_NUMBER_WORDS.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ def judge(*, said: str, understood: str, asked: str, block: str, answer: str) ->
     needed = enough(len(fact))
     answered, heard = set(stems(answer)), set(stems(understood))
     found = tuple(word for stem, word in fact.items() if _among(stem, answered))
-    lost = tuple(word for stem, word in fact_words(said, asked).items() if not _among(stem, heard))
+    lost = tuple(word for stem, word in fact_words(said, asked).items() if not _heard(stem, word, heard))
     return Verdict(_outcome(understood, fact, block, found, needed), tuple(fact.values()), needed, found, lost)
 
 
@@ -88,6 +94,12 @@ def _among(stem: str, stems_: set[str]) -> bool:
             len(other) >= _ROOT_CHARS_MIN and (other.startswith(stem) or stem.startswith(other)) for other in stems_
         )
     )
+
+
+def _heard(stem: str, word: str, heard: set[str]) -> bool:
+    # Listeners write numbers as digits: "nineteen ninety eight" comes back as 1998.
+    as_digits = word in _NUMBERS and any(any(map(str.isdigit, other)) for other in heard)
+    return as_digits or _among(stem, heard)
 
 
 def fact_words(said: str, asked: str) -> dict[str, str]:

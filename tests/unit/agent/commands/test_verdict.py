@@ -58,6 +58,16 @@ def test_the_memory_is_measured_by_what_was_understood() -> None:
     assert found.lost == ("peanuts",)
 
 
+def test_a_number_that_is_written_in_digits_was_understood() -> None:
+    said, heard = "My car is from nineteen ninety eight.", "My car is from 1998."
+    assert judge(said=said, understood=heard, asked="How old is it?", block=heard, answer=heard).lost == ()
+    assert judge(said=said, understood="My car.", asked="?", block="", answer="").lost == (
+        "nineteen",
+        "ninety",
+        "eight",
+    )
+
+
 def test_words_of_the_question_show_nothing() -> None:
     asked = "Am I allergic to peanuts?"
     assert tuple(fact_words(SAID, asked).values()) == ("keep", "order")

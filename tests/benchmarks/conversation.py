@@ -20,7 +20,8 @@ from livekit.agents import Agent, AgentSession, llm, stt
 from memory.plugin import attach
 from memory.settings import load_settings
 from tests.benchmarks.harness import percentile
-from tests.support.voice import ManualOutput, ScriptedLLM, ScriptedSTT, SilentMicrophone, WordTTS, eventually
+from tests.support.scripted_llm import ScriptedLLM
+from tests.support.voice import ManualOutput, ScriptedSTT, SilentMicrophone, WordTTS, eventually
 
 USER = "bench-user"
 _LLM_S = 0.3

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from livekit.agents import Agent
 
 from memory.plugin import attach
+from tests.support.scripted_llm import ScriptedLLM
 from tests.support.sessions import INSTRUCTIONS, new_session
-from tests.support.voice import ManualOutput, ScriptedLLM, ScriptedSTT, SilentMicrophone, eventually
+from tests.support.voice import ManualOutput, ScriptedSTT, SilentMicrophone, eventually
 
 SESSION_ID = "RM_killed"
 USER_ID = "ana"

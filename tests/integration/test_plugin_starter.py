@@ -77,7 +77,8 @@ if __name__ == "__main__":
 '''
 
 SERVICES = """
-from tests.support.voice import ScriptedLLM, ScriptedSTT as STT, WordTTS as TTS
+from tests.support.scripted_llm import ScriptedLLM
+from tests.support.voice import ScriptedSTT as STT, WordTTS as TTS
 
 requests = []
 

@@ -19,14 +19,8 @@ from memory.settings import Settings
 from memory.stores.inmemory import InMemoryArchive, InMemorySessionStore
 from memory.wiring import Archive, Backend
 from tests.support.recalls import ManualClock
-from tests.support.voice import (
-    ManualOutput,
-    ScriptedLLM,
-    ScriptedSTT,
-    SilentMicrophone,
-    WordTTS,
-    eventually,
-)
+from tests.support.scripted_llm import ScriptedLLM
+from tests.support.voice import ManualOutput, ScriptedSTT, SilentMicrophone, WordTTS, eventually
 
 INSTRUCTIONS = "You are a helpful voice assistant."
 

@@ -25,6 +25,7 @@ from memory.settings import load_settings
 from memory.stores.inmemory import InMemorySessionStore
 from memory.wiring import Backend
 from tests.support.recalls import settle
+from tests.support.scripted_llm import ScriptedLLM
 from tests.support.sessions import (
     INSTRUCTIONS,
     HandClock,
@@ -34,7 +35,7 @@ from tests.support.sessions import (
     new_session,
     passage,
 )
-from tests.support.voice import ManualOutput, ScriptedLLM, eventually
+from tests.support.voice import ManualOutput, eventually
 
 BISCUIT = "My cat is called Biscuit."
 

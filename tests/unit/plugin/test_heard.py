@@ -18,12 +18,12 @@ from livekit.agents.voice import io
 from livekit.agents.voice.transcription import TranscriptSynchronizer
 
 from memory.heard import Ear, HeardOutput, Segment, Speech, Utterance, current_speech
+from tests.support.scripted_llm import ToolCall
 from tests.support.sessions import INSTRUCTIONS, HandClock, call
 from tests.support.voice import (
     Alignment,
     ManualOutput,
     SpokenWord,
-    ToolCall,
     WordTTS,
     eventually,
     frames_of,

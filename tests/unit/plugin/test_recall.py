@@ -11,26 +11,13 @@ from typing import Any
 import pytest
 from livekit.agents import Agent, ModelSettings, function_tool, llm
 
-from memory.context.block import CLOSE, OPEN, strip_block
+from memory.context.block import OPEN, strip_block
 from memory.settings import load_settings
 from tests.support.recalls import settle
-from tests.support.sessions import INSTRUCTIONS, Call, ScriptedRetriever, call, passage
-from tests.support.voice import Request, ToolCall, eventually
-
-BISCUIT = "My cat is called Biscuit."
-
-
-def remembering(text: str = BISCUIT) -> ScriptedRetriever:
-    return ScriptedRetriever([passage(text)])
-
-
-def check_one_block(request: Request) -> None:
-    """One block, at the start of the last user message, and none anywhere else."""
-    everything = "\n".join(text for _, text in request.messages)
-    assert everything.count(OPEN) == everything.count(CLOSE) == 1
-    assert request.last_user.startswith(OPEN)
-    assert BISCUIT in request.last_user
-    assert request.messages[-1][0] == "user" or request.last_user in [text for _, text in request.messages[-3:]]
+from tests.support.remembering import BISCUIT, check_one_block, remembering
+from tests.support.scripted_llm import Request, ToolCall
+from tests.support.sessions import INSTRUCTIONS, Call, ScriptedRetriever, call
+from tests.support.voice import eventually
 
 
 async def test_P_both_a_typed_turn_is_given_memory() -> None:
@@ -185,87 +172,6 @@ async def test_nothing_remembered_changes_nothing() -> None:
         await made.type("Hello.")
         assert made.llm.requests[0].messages == (("system", INSTRUCTIONS), ("user", "Hello."))
         assert made.memory.last_block == ""
-
-
-# -- nodes of all kinds ------------------------------------------------------------------------------------------------
-
-
-class Generator(Agent):
-    async def llm_node(
-        self, chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings
-    ) -> AsyncIterator[Any]:
-        async for chunk in Agent.default.llm_node(self, chat_ctx, tools, model_settings):
-            yield chunk
-
-
-class Coroutine(Agent):
-    async def llm_node(self, chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings) -> Any:
-        return Agent.default.llm_node(self, chat_ctx, tools, model_settings)
-
-
-class Text(Agent):
-    """Answers by itself, from what it was given."""
-
-    async def llm_node(self, chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings) -> str:
-        return "I was given: " + (chat_ctx.messages()[-1].text_content or "").splitlines()[-4]
-
-
-class Plain(Agent):
-    def llm_node(  # type: ignore[override] # livekit permits it
-        self, chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings
-    ) -> str:
-        return "I was given: " + (chat_ctx.messages()[-1].text_content or "").splitlines()[-4]
-
-
-class OwnHook(Agent):
-    async def on_user_turn_completed(self, turn_ctx: llm.ChatContext, new_message: llm.ChatMessage) -> None:
-        return None  # without super()
-
-
-@pytest.mark.case("L11")
-@pytest.mark.parametrize("kind", [Generator, Coroutine, OwnHook])
-async def test_L11_an_agent_with_nodes_or_hooks_of_its_own_gets_memory(kind: type[Agent]) -> None:
-    async with call(agent=kind(instructions=INSTRUCTIONS), retriever=remembering()) as made:
-        await made.say("ship it to 12 Elm Road")
-        await made.type("same address as last time?")
-        assert len(made.llm.requests) == 2
-        for request in made.llm.requests:
-            check_one_block(request)
-        entries = await made.entries()
-        assert [(entry.mode, entry.content) for entry in entries if entry.role == "user"] == [
-            ("voice", "ship it to 12 Elm Road"),
-            ("text", "same address as last time?"),
-        ]
-
-
-@pytest.mark.case("L11")
-@pytest.mark.parametrize("kind", [Text, Plain])
-async def test_L11_a_node_that_returns_text(kind: type[Agent]) -> None:
-    async with call(agent=kind(instructions=INSTRUCTIONS), retriever=remembering()) as made:
-        await made.type("What is it called?")
-        assert BISCUIT in (await made.texts())[-1][1]
-
-
-async def test_what_a_node_does_to_its_context_reaches_the_next_step() -> None:
-    class Noting(Agent):
-        async def llm_node(
-            self, chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings
-        ) -> AsyncIterator[Any]:
-            chat_ctx.add_message(role="system", content="noted")
-            async for chunk in Agent.default.llm_node(self, chat_ctx, tools, model_settings):
-                yield chunk
-
-        @function_tool
-        async def look(self) -> str:
-            """Look."""
-            return "found"
-
-    async with call(
-        [ToolCall("look"), "Done."], agent=Noting(instructions=INSTRUCTIONS), retriever=remembering()
-    ) as made:
-        await made.type("Look.")
-        assert made.llm.requests[1].texts("system").count("noted") == 2
-        check_one_block(made.llm.requests[1])
 
 
 # -- in time, or not at all --------------------------------------------------------------------------------------------

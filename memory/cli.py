@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from memory.errors import VoiceMemoryError
 from memory.settings import Settings, load_settings
@@ -105,7 +107,7 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
     try:
         log, archive = await open_sessions(settings, closers), await open_archive(settings, closers)
         embedder = open_embedder(settings)
-        snapshots = SnapshotStore(snapshot_directory(settings.data_dir))
+        snapshots = SnapshotStore(snapshot_directory(settings.data_dir), origin=_origin(settings))
         engine = RecallEngine(
             log=log, archive=archive, embedder=embedder, embedder_ready=False, clock=clock, snapshots=snapshots
         )
@@ -114,3 +116,12 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
     finally:
         while closers:
             await closers.pop()()
+
+
+def _origin(settings: Settings) -> str:
+    """A name for the stores that the settings name; users and passwords in their URLs don't go into it."""
+    from memory.wiring import database_url, redis_url
+
+    urls = [urlsplit(url) for url in (redis_url(settings) or "embedded:", database_url(settings))]
+    places = [(url.scheme, url.netloc.rpartition("@")[2], url.path) for url in urls]
+    return hashlib.sha256(repr(places).encode()).hexdigest()[:16]

@@ -205,10 +205,10 @@ class RecallEngine:
     ) -> Recall:
         since = user.tick()
         lack = await self._bring_up_to_date(user, deadline)
-        if user.retired:
-            raise Retired
         if user.index is None or user.verified <= since:
-            return Recall(degraded=lack or ("history",))
+            if user.retired or not lack:
+                raise Retired
+            return Recall(degraded=lack)
         vector = None
         if self._desk.model and len(user.index):
             vector = await self._query_vector(user, query, deadline)

@@ -195,12 +195,12 @@ class FollowedUser:
             OSError: it can't be written.
             StoreUnavailable: the log is away.
         """
-        snapshots, index, epoch = self._sources.snapshots, self.index, self._epoch
-        if snapshots is None or index is None or epoch is None or self._behind or not self.unsaved:
-            return False
+        snapshots = self._sources.snapshots
         async with self._gate:
-            unsaved, generation = self.unsaved, self._generation
-            header = SnapshotHeader(self.scope, epoch, self._position, self._cursor, self._model)
+            index, epoch, unsaved, generation = self.index, self._epoch, self.unsaved, self._generation
+            if snapshots is None or index is None or epoch is None or self._behind or not unsaved:
+                return False
+            header = SnapshotHeader(self.scope, snapshots.origin, epoch, self._position, self._cursor, self._model)
             body = await to_the_end(
                 dump, index, self._key, position=header.position, epoch=header.epoch, model=header.model
             )
@@ -263,7 +263,8 @@ class FollowedUser:
                 return None
             header, body = found
             fits = self._sources.desk.model in ("", header.model)  # "": keywords alone, and vectors are no harm
-            if header.scope == self.scope and header.epoch == epoch and fits:
+            same = (header.scope, header.origin, header.epoch) == (self.scope, snapshots.origin, epoch)
+            if same and fits:
                 loaded = await to_the_end(load, body, self._key)
                 if (loaded.position, loaded.epoch, loaded.model) == (header.position, header.epoch, header.model):
                     return loaded.index, header

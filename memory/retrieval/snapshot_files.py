@@ -30,9 +30,10 @@ _SUFFIX, _UNFINISHED = ".idx", ".new"
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
     """What a snapshot is of. ``position``, ``cursor``, ``epoch``: how far it reads in log and archive, and under which
-    count of erasures. ``model``: of its vectors ("" if it was made without)."""
+    count of erasures; ``origin``: of which log and archive. ``model``: of its vectors ("" if it was made without)."""
 
     scope: Scope
+    origin: str
     epoch: int
     position: str
     cursor: int
@@ -54,6 +55,7 @@ class SnapshotHeader:
             fields: dict[str, Any] = json.loads(file.read(length))
             return cls(
                 Scope.from_dict(fields["scope"]),
+                str(fields["origin"]),
                 int(fields["epoch"]),
                 str(fields["position"]),
                 int(fields["cursor"]),
@@ -68,9 +70,13 @@ def snapshot_directory(data_dir: Path) -> Path:
 
 
 class SnapshotStore:
-    """The snapshots of one data directory. One process writes them: the recall host."""
+    """The snapshots of one data directory. One process writes them: the recall host.
 
-    def __init__(self, directory: Path) -> None:
+    ``origin`` names the log and archive that they are made from: positions and cursors of others mean nothing.
+    """
+
+    def __init__(self, directory: Path, *, origin: str = "") -> None:
+        self.origin = origin
         self._directory = directory
         self._writing = asyncio.Lock()
 

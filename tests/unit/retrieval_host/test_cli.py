@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memory.cli import host, main
+from memory.cli import _origin, host, main
 from memory.hosting import HostRole
 from memory.settings import load_settings
 from memory.wiring import recall_host
@@ -74,3 +74,20 @@ async def test_a_second_host_ends_at_once_and_touches_nothing(data_dir: Path) ->
     assert await host(settings) == 0
     assert not (data_dir / "memory.db").exists()
     first.release()
+
+
+def test_stores_have_a_name_of_their_own_whoever_logs_in() -> None:
+    def origin(**settings: str) -> str:
+        return _origin(load_settings(**settings))
+
+    assert origin() == origin()
+    assert origin(redis_url="redis://a:b@one:1/0") == origin(redis_url="redis://c:d@one:1/0")
+    names = [
+        origin(),
+        origin(redis_url="redis://one:1/0"),
+        origin(redis_url="redis://two:1/0"),
+        origin(redis_url="redis://one:1/1"),
+        origin(database_url="postgresql://u:p@db/memory"),
+        origin(database_url="postgresql://u:p@db/other"),
+    ]
+    assert len(set(names)) == len(names)

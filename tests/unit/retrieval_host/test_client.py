@@ -375,8 +375,8 @@ async def test_P_erased_erase_is_the_hosts_to_do_and_keeps_none_alive(line: Line
 @pytest.mark.parametrize("outage", ["away", "silent"])
 async def test_P_erased_erase_removes_the_snapshot_itself_where_no_host_answers(line: Line, outage: str) -> None:
     store = SnapshotStore(snapshot_directory(line.use.spec.data_dir))
-    await store.write(SnapshotHeader(scope_of(), 0, "", 0, ""), b"x", still_wanted=lambda: True)
-    await store.write(SnapshotHeader(scope_of("ben"), 0, "", 0, ""), b"x", still_wanted=lambda: True)
+    await store.write(SnapshotHeader(scope_of(), "", 0, "", 0, ""), b"x", still_wanted=lambda: True)
+    await store.write(SnapshotHeader(scope_of("ben"), "", 0, "", 0, ""), b"x", still_wanted=lambda: True)
     if outage == "away":
         await line.host.stop()
     line.host.silent = True

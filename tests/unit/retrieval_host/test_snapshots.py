@@ -212,6 +212,16 @@ async def test_another_model_makes_other_vectors(bench: Bench) -> None:
     await engine.aclose()
 
 
+async def test_a_snapshot_made_from_other_stores_is_not_used(bench: Bench) -> None:
+    await said_and_saved(bench)
+    bench.archive.trouble.reads.clear()
+    elsewhere = SnapshotStore(snapshot_directory(bench.data_dir), origin="another database")
+    engine = bench.another(snapshots=elsewhere)
+    assert texts(await recall(engine))[0] == FACT
+    assert bench.archive.trouble.reads[0] == 0
+    await engine.aclose()
+
+
 async def test_before_the_model_is_loaded_a_snapshot_serves_keywords_and_keeps_its_vectors(bench: Bench) -> None:
     await said_and_saved(bench)
     bench.embedder.calls.clear()
@@ -243,7 +253,7 @@ async def test_a_disk_that_can_not_be_written_costs_the_snapshots_only(
 
 
 def header(user: str = "ana", **fields: object) -> SnapshotHeader:
-    values = {"epoch": 1, "position": "7", "cursor": 3, "model": "m", **fields}
+    values = {"origin": "here", "epoch": 1, "position": "7", "cursor": 3, "model": "m", **fields}
     return SnapshotHeader(scope_of(user), **values)  # type: ignore[arg-type]
 
 

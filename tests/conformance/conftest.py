@@ -1,4 +1,4 @@
-"""The backends of the session store's contract: in memory, and on a real Redis. Each test runs on both."""
+"""The backends of the session store's contract: in memory, and on real Redis servers. Each test runs on all."""
 
 from __future__ import annotations
 
@@ -7,42 +7,67 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from redis.asyncio import Redis
 
 from memory.stores.embedded import EmbeddedServer
 from memory.stores.redis import RedisSessionStore
+from tests.support import redis_server
 from tests.support.session_worlds import InMemoryWorld, RedisWorld, Store, World
 
 
+class Urls(NamedTuple):
+    """Of one server: as the store uses it, and with every right."""
+
+    store: str
+    admin: str
+
+
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    """A real Redis for the whole run; tests empty it."""
+def redis_urls() -> Iterator[Urls]:
+    """The embedded server."""
     data_dir = Path(tempfile.mkdtemp(prefix="vm-"))
     server = EmbeddedServer(data_dir, idle_s=0.0)
-    yield asyncio.run(server.ensure())
+    url = asyncio.run(server.ensure())
+    yield Urls(url, url)
     asyncio.run(server.aclose())
     shutil.rmtree(data_dir, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def cluster_urls() -> Iterator[Urls]:
+    """A cluster of one node, without modules: a script whose keys are in several slots is refused."""
+    with redis_server.cluster() as servers:
+        yield Urls(servers[0].url(), servers[0].url())
+
+
+@pytest.fixture(scope="session")
+def tls_urls() -> Iterator[Urls]:
+    """The machine's own Redis, of another version and without modules, by TLS, as a user who may not administer it."""
+    with redis_server.by_tls(*redis_server.DURABLE) as server:
+        yield Urls(server.add_user("app", "s:e/c@ret", *redis_server.APPLICATION), server.url())
+
+
+@pytest.fixture(params=["memory", "redis", "cluster", "tls"])
+def urls(request: pytest.FixtureRequest) -> Urls | None:
+    """Each server runs for all tests, which empty it; ``None``: in memory."""
+    found: Urls | None = None if request.param == "memory" else request.getfixturevalue(f"{request.param}_urls")
+    return found
+
+
 @pytest.fixture
-async def redis_world(redis_url: str) -> AsyncIterator[RedisWorld]:
-    redis: Any = Redis.from_url(redis_url, decode_responses=True)
+async def world(urls: Urls | None) -> AsyncIterator[World]:
+    if urls is None:
+        yield InMemoryWorld()
+        return
+    redis: Any = Redis.from_url(urls.admin, decode_responses=True)
     await redis.flushall()
-    store = await RedisSessionStore.connect(redis_url)
+    store = await RedisSessionStore.connect(urls.store)
     yield RedisWorld(store, redis)
     await store.aclose()
     await redis.aclose()
-
-
-@pytest.fixture(params=["memory", "redis"])
-def world(request: pytest.FixtureRequest) -> World:
-    if request.param == "memory":
-        return InMemoryWorld()
-    found: World = request.getfixturevalue("redis_world")
-    return found
 
 
 @pytest.fixture

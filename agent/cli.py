@@ -36,11 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     secure_streams()
     end_at_once_on_signals()
     try:
-        parsed = _parser().parse_args(arguments)
+        parsed = _parsed(arguments)
     except SystemExit:
         flush_quietly()
         raise
-    configure_logging(verbose=parsed.verbose)
+    if not hasattr(parsed, "options"):  # LiveKit's commands log in LiveKit's way
+        configure_logging(verbose=parsed.verbose)
     # Not before: help and wrong usage need neither.
     from memory.errors import HostUnavailable, StoreUnavailable, VoiceMemoryError
 
@@ -67,13 +68,23 @@ def _refused(parsed: argparse.Namespace, reason: str, code: int) -> int:
 _Commands = argparse._SubParsersAction
 
 
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    parsed, options = parser.parse_known_args(arguments)
+    if hasattr(parsed, "options"):
+        parsed.options = options  # LiveKit's to know
+    elif options:
+        parser.error(f"unrecognized arguments: {' '.join(options)}")
+    return parsed
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m agent",
         description="A voice agent that remembers. Its settings come from the environment; doctor shows them.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_demo, _add_chat, _add_call, _add_doctor, _add_download_files, _add_speech_host):
+    for add in (_add_demo, _add_chat, _add_call, _add_worker, _add_doctor, _add_download_files, _add_speech_host):
         add(commands)
     return parser
 
@@ -111,10 +122,20 @@ def _add_call(commands: _Commands[argparse.ArgumentParser]) -> None:
     _add_json(parser)
 
 
+def _add_worker(commands: _Commands[argparse.ArgumentParser]) -> None:
+    for name, what in (
+        ("start", "take calls from a LiveKit server, until told to stop"),
+        ("dev", "the same while developing: readable logs, no waiting for calls at the end"),
+        ("console", "talk with the agent through LiveKit's CLI (lk agent console)"),
+    ):
+        parser = _command(commands, name, what)
+        parser.set_defaults(module="agent.commands.worker", options=[])
+
+
 def _add_doctor(commands: _Commands[argparse.ArgumentParser]) -> None:
     parser = _command(commands, "doctor", "show what is configured, what answers, and what to fix")
     parser.add_argument(
-        "--timeout", type=_seconds, default=10.0, metavar="S", help="seconds each check may take (default: %(default)g)"
+        "--timeout", type=_seconds, default=30.0, metavar="S", help="seconds each check may take (default: %(default)g)"
     )
     _add_json(parser)
 

@@ -49,7 +49,17 @@ class Models:
     tts: tts.TTS | None = None  # type: ignore[type-arg]
     hears_by_voice_activity: bool = False
     knows_word_times: bool = False
+    openers: list[Callable[[], Awaitable[Any]]] = field(default_factory=list)
     closers: list[Callable[[], Awaitable[Any]]] = field(default_factory=list)
+
+    async def ready(self) -> None:
+        """Wait until the local models are loaded: for those who can't let the first words wait for it.
+
+        Raises:
+            HostUnavailable: they can't be; the message says why.
+        """
+        for opener in self.openers:
+            await opener()
 
     async def aclose(self) -> None:
         """Close everything, last opened first; one that fails doesn't keep the others open. Idempotent."""
@@ -175,6 +185,7 @@ def _speech(settings: AgentSettings, data_dir: Path, models: Models) -> SpeechCl
     from agent.local.client import SpeechClient
 
     client = SpeechClient(data_dir)
+    models.openers.append(client.ensure)
     models.closers.append(client.aclose)
     return client
 

@@ -74,6 +74,7 @@ async def call(
     greeting = configuration.agent.greeting if configuration.agent.greets else None
     notice(f"{announcement(configuration.agent, voice=True)}; user: {arguments.user}")
     try:
+        await models.ready()
         async with conversation(
             configuration,
             models,

@@ -176,6 +176,27 @@ async def check_sessions(patient: Patient) -> Finding:
 
 
 @configured
+async def check_libraries(patient: Patient) -> Finding:
+    """Whether the embedded server found the system libraries of its graph module; all but the graph runs without."""
+    if wiring.redis_url(patient.memory) is not None:
+        return Finding("off", "not used: Redis is by URL")
+    from redis.asyncio import Redis
+
+    from memory.stores.embedded import EmbeddedServer
+
+    server = EmbeddedServer(patient.memory.data_dir, idle_s=patient.memory.host_idle_seconds)
+    try:
+        async with Redis.from_url(await server.ensure(), socket_timeout=NET_TIMEOUT_S) as client:
+            modules = await client.module_list()
+    finally:
+        await server.aclose()
+    if modules:
+        return Finding("ok", "all there")
+    log = runtime_dir(patient.memory.data_dir) / "redis.log"
+    return Finding("warn", "the graph module could not be loaded", f"apt-get install libgomp1 libssl3. See {log}.")
+
+
+@configured
 async def check_archive(patient: Patient) -> Finding:
     url = wiring.database_url(patient.memory)
     if url.startswith("postgresql") and not _has("asyncpg"):

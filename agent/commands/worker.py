@@ -1,0 +1,74 @@
+"""``python -m agent start | dev | console``: LiveKit's own commands, for this agent.
+
+What LiveKit's command line knows (``--log-level``, ``--url``, …) is handed on to it. Above: cli. Below: agent.serve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from agent.commands.conversation import notice
+from agent.models import build
+from agent.settings import Configuration, load
+from memory.errors import SettingsError, VoiceMemoryError
+
+_LIVEKIT = {"start": ("start",), "dev": ("start", "--dev", "--log-format", "colored"), "console": ("console",)}
+_ADDRESS = "--connect-addr"
+CONSOLE_HINT = f"""console needs {_ADDRESS}: LiveKit's CLI runs it, and has the microphone (lk agent console).
+Without that, talk with the agent by typing: python -m agent chat"""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the worker until it is told to end; 1 if it ended by itself.
+
+    Raises:
+        SettingsError: settings are wrong, or LiveKit's server and keys are not named.
+        ModelUnavailable: a model's package is missing.
+    """
+    from livekit.agents.__main__ import main
+
+    configuration = load()
+    options = list(arguments.options)
+    if arguments.command == "console":
+        if not any(option.startswith(_ADDRESS) for option in options):
+            notice(CONSOLE_HINT)
+            return 2
+    else:
+        _check_server(configuration, options)
+    asyncio.run(_check_models(configuration))
+    if arguments.verbose:
+        options += ["--log-level", "DEBUG"]
+    from agent import serve
+
+    main([*_LIVEKIT[arguments.command], *options, str(Path(serve.__file__))])
+    failure = serve.server.failure
+    if isinstance(failure, VoiceMemoryError):
+        raise failure
+    return 0 if failure is None else 1
+
+
+def _check_server(configuration: Configuration, options: list[str]) -> None:
+    """That a LiveKit server is named: LiveKit itself would log its absence, with a traceback."""
+    agent = configuration.agent
+    given = {
+        "LIVEKIT_URL": (agent.livekit_url, "--url"),
+        "LIVEKIT_API_KEY": (agent.livekit_api_key, "--api-key"),
+        "LIVEKIT_API_SECRET": (agent.livekit_api_secret, "--api-secret"),
+    }
+    missing = [
+        name
+        for name, (value, option) in given.items()
+        if value is None and not any(each.split("=")[0] == option for each in options)
+    ]
+    if missing:
+        what = "the LiveKit server that the worker takes calls from, such as ws://127.0.0.1:7880"
+        raise SettingsError(
+            [f"{name}: not set; {what if name == 'LIVEKIT_URL' else 'that server has it'}" for name in missing]
+        )
+
+
+async def _check_models(configuration: Configuration) -> None:
+    """That every call's models can be made: better no worker than one whose calls all fail."""
+    await build(configuration.agent, configuration.memory.data_dir, voice=True).aclose()

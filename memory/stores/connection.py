@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -139,8 +140,14 @@ class RedisLink:
             raise StoreUnavailable(str(error)) from None
 
     async def _attempt(self, call: Callable[[Redis], Awaitable[_T]]) -> _T:
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
         async with asyncio.timeout(STORE_TIMEOUT_S), self._slots:
-            return await call(self._client)
+            answer = await call(self._client)
+            if task and task.cancelling() > cancels:
+                # The driver waits with asyncio.wait_for, which until Python 3.12 can lose a cancellation.
+                raise asyncio.CancelledError
+            return answer
 
 
 async def _execute(client: Redis, *command: str | int | bytes) -> Any:
@@ -180,6 +187,10 @@ _CODES: tuple[tuple[type[driver.RedisError], str], ...] = (
     (driver.ClusterDownError, "CLUSTERDOWN"),
     (driver.TryAgainError, "TRYAGAIN"),
 )
+_TRUST = (
+    "Name its authority by ?ssl_ca_certs=/path/to/ca.pem in REDIS_URL, or by SSL_CERT_FILE; the host in REDIS_URL must"
+    " be a name in the certificate."
+)
 _IN_SCRIPT = re.compile(r"-([A-Z]+) ")  # Redis 6 quotes what failed inside a script
 
 
@@ -196,6 +207,12 @@ def translate(error: Exception) -> StoreUnavailable | StoreFault:
         return StoreFault("Redis refuses the credentials. Check REDIS_URL, or REDIS_PASSWORD.")
     if isinstance(error, driver.NoPermissionError | driver.AuthorizationError):
         return StoreFault("Redis does not let this user run a command. Allow it scripts and the keys vm:*.")
+    if isinstance(error, driver.MovedError | driver.AskError):
+        return StoreFault(
+            "Redis is a cluster of several nodes. Set REDIS_URL to a proxy before it, or to one of no cluster."
+        )
+    if _distrusts(error):
+        return StoreUnavailable(f"Redis shows a certificate that is not trusted. {_TRUST}")
     if isinstance(error, driver.TimeoutError | TimeoutError):
         return StoreUnavailable(f"Redis did not answer within {STORE_TIMEOUT_S:g} s.")
     if isinstance(error, driver.ConnectionError | OSError):
@@ -207,6 +224,13 @@ def _root(error: Exception) -> Exception:
     # What the server refuses while a connection is being made, the driver calls a ConnectionError.
     cause = error.__cause__
     return cause if type(error) is driver.ConnectionError and isinstance(cause, driver.RedisError) else error
+
+
+def _distrusts(error: BaseException | None) -> bool:
+    # The driver's retries wrap it once more each.
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__context__
+    return error is not None
 
 
 def _code(error: Exception) -> str:

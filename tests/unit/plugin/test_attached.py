@@ -291,6 +291,18 @@ async def test_an_agent_used_by_two_sessions_is_left_as_it_was() -> None:
     assert vars(agent)["llm_node"] is own
 
 
+async def test_a_node_that_somebody_replaced_in_turn_is_left_alone() -> None:
+    agent = Agent(instructions=INSTRUCTIONS)
+    async with call(agent=agent):
+        ours = agent.llm_node
+
+        def theirs(*given: Any) -> Any:
+            return ours(*given)
+
+        agent.llm_node = theirs  # type: ignore[method-assign]
+    assert vars(agent)["llm_node"] is theirs
+
+
 @pytest.mark.promise("P-fresh")
 async def test_P_fresh_what_was_said_is_recalled_in_another_session_of_the_user_from_the_next_turn_on() -> None:
     from memory.retrieval.engine import RecallEngine

@@ -121,6 +121,27 @@ async def test_L07_a_recording_that_is_said() -> None:
         check(replies[0][1] if replies else "", REFUND, position_s)
 
 
+@pytest.mark.case("L07")
+async def test_L07_a_recording_that_is_cut_off_while_it_still_arrives() -> None:
+    words = spoken_words(REFUND)
+    arrived = samples_of(words[:8])
+
+    async def recording() -> AsyncIterator[rtc.AudioFrame]:
+        yield arrived
+        await asyncio.Event().wait()
+
+    async with call(output=ManualOutput()) as made:
+        made.session.say(REFUND, audio=recording())
+        await eventually(lambda: made.output.pushed_s, "the recording's beginning")
+        cut_s = words[6].end_s
+        await made.clock.advance(cut_s)
+        made.output.position_s = cut_s
+        await made.session.interrupt()
+        await made.listening()
+        texts = await made.texts()
+    assert len(" ".join(text for _, text in texts).split()) <= 7
+
+
 async def test_interrupted_before_any_sound_nothing_is_stored() -> None:
     voice = WordTTS("words")
     voice.hold.clear()

@@ -212,6 +212,11 @@ def test_spoken_words_that_are_handed_on_without_a_confidence_are_still_spoken()
     assert entry_of(made.user(user("I have been talking for far too long"), Speech("text"))).mode == "text"
 
 
+@pytest.mark.parametrize("speech", [None, Speech("text")])
+def test_a_confidence_of_zero_alone_makes_a_voice(speech: Speech | None) -> None:
+    assert entry_of(turns().user(user("hello", transcript_confidence=0.0), speech)).mode == "voice"
+
+
 def test_when_somebody_began_to_speak_is_when_it_was_said() -> None:
     began = datetime(2026, 5, 1, 12, tzinfo=UTC).timestamp()
     item = user("hello", created_at=began + 4, metrics={"started_speaking_at": began, "stopped_speaking_at": began + 2})

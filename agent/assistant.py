@@ -6,6 +6,7 @@ Above: commands, worker. Below: memory.context.prompt (what an agent is told abo
 from __future__ import annotations
 
 from livekit.agents import Agent
+from livekit.agents.voice import SpeechHandle
 
 from memory.context.prompt import MEMORY_GUIDANCE
 
@@ -32,7 +33,19 @@ class Assistant(Agent):
         told = instructions or INSTRUCTIONS.format(name=name)
         super().__init__(instructions="\n\n".join(part for part in (told, guidance) if part))
         self._greeting = greeting
+        self.greets_on_enter = True
+        self._greeted: SpeechHandle | None = None
 
     async def on_enter(self) -> None:
+        if self.greets_on_enter:
+            self.greet()
+
+    def greet(self) -> None:
+        """Say the greeting, if there is one."""
         if self._greeting:
-            self.session.say(self._greeting)
+            self._greeted = self.session.say(self._greeting)
+
+    def forgo_greeting(self) -> None:
+        """Don't greet after all, unless the greeting is being heard already."""
+        if self._greeted is not None and not self._greeted.done() and self.session.agent_state != "speaking":
+            self._greeted.interrupt()

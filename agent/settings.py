@@ -21,7 +21,7 @@ Provider = Literal["openai", "livekit", "local"]
 Part = Literal["stt", "llm", "tts"]
 
 PARTS: tuple[Part, ...] = ("stt", "llm", "tts")
-NO_GREETING = "off"
+OFF = "off"
 
 _CLOUD_HOST = ".livekit.cloud"
 _DEFAULT_MODELS: dict[tuple[Provider, Part], str] = {
@@ -102,6 +102,54 @@ class AgentSettings(BaseSettings):
         validation_alias=AliasChoices("AGENT_GREETING"),
         description="What the agent says first; off for nothing.",
     )
+    resumed: str = Field(
+        default="Sorry, I was gone for a moment. Please go on.",
+        max_length=2_000,
+        validation_alias=AliasChoices("AGENT_RESUMED"),
+        description="What the agent says when it is back after a crash and owes no answer; off for nothing.",
+    )
+    guidance: OptionalStr = Field(
+        default=None,
+        max_length=100_000,
+        validation_alias=AliasChoices("AGENT_MEMORY_GUIDANCE"),
+        description="What the agent is told about using its memory, in place of the built-in text; off for nothing.",
+    )
+
+    max_calls: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000,
+        validation_alias=AliasChoices("AGENT_MAX_CALLS"),
+        description="Calls at once in one worker. Unset: per core 4 with local speech, else 12.",
+    )
+    drain_seconds: int = Field(
+        default=600,
+        ge=0,
+        le=86_400,
+        validation_alias=AliasChoices("AGENT_DRAIN_SECONDS"),
+        description="How long a worker that is told to stop lets its calls go on, in seconds.",
+    )
+    reconnect_seconds: float = Field(
+        default=300.0,
+        ge=0.0,
+        le=86_400.0,
+        validation_alias=AliasChoices("AGENT_RECONNECT_SECONDS"),
+        description="How long the agent waits in a room that stays open for its user to come back, in seconds.",
+    )
+    health_host: str = Field(
+        default="0.0.0.0",  # noqa: S104 - probes come from outside a container
+        min_length=1,
+        max_length=255,
+        validation_alias=AliasChoices("AGENT_HEALTH_HOST"),
+        description="The address the worker answers /health on.",
+    )
+    health_port: int = Field(
+        default=8081,
+        ge=0,
+        le=65_535,
+        validation_alias=AliasChoices("AGENT_HEALTH_PORT"),
+        description="The port the worker answers /health on; 0 for any free one.",
+    )
 
     openai_api_key: OptionalSecret = Field(
         default=None, validation_alias=AliasChoices("OPENAI_API_KEY"), description="The key for openai."
@@ -176,7 +224,12 @@ class AgentSettings(BaseSettings):
 
     @property
     def greets(self) -> bool:
-        return self.greeting.strip().lower() != NO_GREETING
+        return is_on(self.greeting)
+
+
+def is_on(text: str) -> bool:
+    """Whether ``text`` is something to say: not ``off``."""
+    return text.strip().lower() not in ("", OFF)
 
 
 def _with_scheme(value: str | None, schemes: tuple[str, ...]) -> str | None:

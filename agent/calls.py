@@ -1,0 +1,201 @@
+"""Which worker holds which calls, in Redis: so that the calls of a machine that is gone can be found by another one.
+
+Server-made ids alone, nobody's number, room or words. Each key is used by itself, so that any cluster will do::
+
+    vm:worker:<w>     string   there while the worker lives: it is written anew every few seconds, and lapses
+    vm:workers        set      <w>
+    vm:calls:<w>      hash     job id -> room id|dispatch id
+    vm:taken:<job>    string   the worker that goes on with that job's call
+
+Above: worker, rescue. Below: memory.wiring, memory's connection to Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from memory import wiring
+from memory.errors import VoiceMemoryError
+from memory.models import new_id
+from memory.settings import Settings
+from memory.stores.connection import Command, RedisLink
+
+logger = logging.getLogger("agent")
+
+LEASE_S = 10
+BEAT_S = 2.5
+WORKERS_MAX = 256  # looked at in one scan
+TAKEN_S = 600
+_KEPT_S = 86_400
+_CLOSE_S = 2.0
+
+_WORKERS = "vm:workers"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """A call as a worker noted it down."""
+
+    job_id: str
+    room_id: str
+    dispatch_id: str
+
+
+class CallRegistry:
+    """This worker's calls, and what others held that are gone. Redis away: nothing is noted, and nothing raises.
+
+    ``start`` and ``aclose`` it in one event loop; ``aclose`` says that the worker has ended properly.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._me = new_id()
+        self._held: dict[str, HeldCall] = {}
+        self._link: RedisLink | None = None
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._changed = asyncio.Event()
+        self._noted = False  # whether what is held is in Redis as it is here
+        self._alive_since_s: float | None = None  # since when the worker's own sign of life has never failed
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._beat(), name="agent.calls")
+
+    def add(self, call: HeldCall) -> None:
+        """From now on this worker holds ``call``."""
+        self._held[call.job_id] = call
+        self._change()
+
+    def remove(self, job_id: str) -> None:
+        """The call is over, or is gone on with by another job."""
+        if self._held.pop(job_id, None) is not None:
+            self._change()
+
+    async def take(self, job_id: str) -> bool:
+        """Whether it is this worker, of all, that goes on with the job's call.
+
+        Raises:
+            VoiceMemoryError: Redis is away.
+        """
+        [answer] = await self._commands(("SET", f"vm:taken:{job_id}", self._me, "NX", "EX", TAKEN_S))
+        return bool(answer)
+
+    async def left_behind(self) -> dict[str, list[HeldCall]]:
+        """The calls of each worker that has given no sign of life for ``LEASE_S``.
+
+        Nothing where this worker's own signs failed lately: then it may be Redis that was away, not the workers.
+
+        Raises:
+            VoiceMemoryError: Redis is away.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if self._alive_since_s is None or now_s - self._alive_since_s < LEASE_S + BEAT_S:
+            return {}
+        [members] = await self._commands(("SMEMBERS", _WORKERS))
+        others = sorted(set(members) - {self._me})[:WORKERS_MAX]
+        if not others:
+            return {}
+        alive = await self._commands(*(("EXISTS", _worker(other)) for other in others))
+        gone = [other for other, there in zip(others, alive, strict=True) if not there]
+        if not gone:
+            return {}
+        held = await self._commands(*(("HGETALL", _calls(worker)) for worker in gone))
+        return {worker: _read(calls) for worker, calls in zip(gone, held, strict=True)}
+
+    async def forget(self, worker: str, job_ids: list[str], *, whole: bool) -> None:
+        """These calls of a worker that is gone are dealt with; with ``whole`` all of them."""
+        commands: list[Command] = [("HDEL", _calls(worker), *job_ids)] if job_ids else []
+        if whole:
+            commands += [("DEL", _calls(worker)), ("SREM", _WORKERS, worker)]
+        if commands:
+            await self._commands(*commands)
+
+    async def aclose(self) -> None:
+        """This worker holds no call any more. Idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+        with contextlib.suppress(VoiceMemoryError, OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                if self._link is not None:
+                    await self.forget(self._me, [], whole=True)
+                    await self._commands(("DEL", _worker(self._me)))
+        self._link = None
+        while self._closers:
+            with contextlib.suppress(Exception):
+                await self._closers.pop()()
+
+    def _change(self) -> None:
+        self._noted = False
+        self._changed.set()
+
+    async def _beat(self) -> None:
+        told = False
+        while True:
+            self._changed.clear()
+            try:
+                await self._sign()
+                told = False
+            except (VoiceMemoryError, OSError, TimeoutError) as error:
+                self._alive_since_s, self._noted = None, False
+                if not told:
+                    logger.warning("calls can't be noted down, so no other machine could go on with them: %s", error)
+                told = True
+                await asyncio.sleep(BEAT_S)  # a change is no reason to ask an absent Redis sooner
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEAT_S):
+                    await self._changed.wait()
+
+    async def _sign(self) -> None:
+        commands: list[Command] = [("SET", _worker(self._me), "1", "EX", LEASE_S)]
+        if not self._noted:
+            calls = [word for call in self._held.values() for word in (call.job_id, _written(call))]
+            commands += [("SADD", _WORKERS, self._me), ("DEL", _calls(self._me))]
+            if calls:
+                commands += [("HSET", _calls(self._me), *calls), ("EXPIRE", _calls(self._me), _KEPT_S)]
+            self._noted = True
+        await self._commands(*commands)
+        if self._alive_since_s is None:
+            self._alive_since_s = asyncio.get_running_loop().time()
+
+    async def _commands(self, *commands: Command) -> list[Any]:
+        if self._link is None:
+            self._link = await _open(self._settings, self._closers)
+        return await self._link.commands(commands)
+
+
+async def _open(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> RedisLink:
+    url = wiring.redis_url(settings)
+    if url is not None:
+        link = await RedisLink.open(url)
+    else:
+        from memory.stores.embedded import EmbeddedServer
+
+        server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
+        closers.append(server.aclose)
+        link = await RedisLink.open(await server.ensure(), on_lost=server.ensure)
+    closers.append(link.aclose)
+    return link
+
+
+def _worker(worker: str) -> str:
+    return f"vm:worker:{worker}"
+
+
+def _calls(worker: str) -> str:
+    return f"vm:calls:{worker}"
+
+
+def _written(call: HeldCall) -> str:
+    return f"{call.room_id}|{call.dispatch_id}"
+
+
+def _read(calls: dict[str, str]) -> list[HeldCall]:
+    return [HeldCall(job_id, *text.partition("|")[::2]) for job_id, text in calls.items()]

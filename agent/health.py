@@ -1,0 +1,78 @@
+"""The worker's own answers over HTTP, on one port: /health for people and probes, and what LiveKit's server answers.
+
+``GET /health``: ``{"status": "healthy" | "degraded" | "draining" | "disconnected", "components": {…}}``, with 200 as
+long as calls can be held: a store that is away makes it "degraded", and calls go on. 503: LiveKit can't be reached at
+all. ``GET /`` and ``GET /worker`` are LiveKit's own, as its tools expect them. Above: worker. Below: keeper.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping
+
+import aiohttp
+from aiohttp import web
+
+from agent.keeper import State
+
+_ASK_S = 2.0
+
+States = Callable[[], Awaitable[Mapping[str, State]]]
+
+
+class HealthServer:
+    """Serves while the worker runs. ``status`` is the worker's own word, "" for nothing special.
+
+    Making one does nothing yet. ``start`` raises OSError where the port is taken; close with ``aclose``.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        states: States,
+        status: Callable[[], str],
+        livekit_port: Callable[[], int],
+    ) -> None:
+        self._host, self._port = host, port
+        self._states, self._status, self._livekit_port = states, status, livekit_port
+        app = web.Application()
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/", self._livekit)
+        app.router.add_get("/worker", self._livekit)
+        self._runner = web.AppRunner(app, access_log=None)
+        self.port = port
+
+    async def start(self) -> None:
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def aclose(self) -> None:
+        await self._runner.cleanup()
+
+    async def _health(self, _: web.Request) -> web.Response:
+        states = await self._states()
+        status = self._status() or overall(states)
+        body = {"status": status, "components": {name: dataclasses.asdict(state) for name, state in states.items()}}
+        return web.json_response(body, status=503 if status == "disconnected" else 200)
+
+    async def _livekit(self, request: web.Request) -> web.Response:
+        url = f"http://127.0.0.1:{self._livekit_port()}{request.path}"
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ASK_S)) as session,
+                session.get(url) as answer,
+            ):
+                return web.Response(
+                    status=answer.status, body=await answer.read(), content_type=answer.content_type or "text/plain"
+                )
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return web.Response(status=503, text="the worker is starting, or ending")
+
+
+def overall(states: Mapping[str, State]) -> str:
+    """One word for all parts."""
+    return "degraded" if any(state.status == "unhealthy" for state in states.values()) else "healthy"

@@ -1,0 +1,172 @@
+"""Keeps running what calls on this machine need: the embedded server, the recall host, the speech host.
+
+The worker's main process owns it, so that no call has to start a process, and none of them ends between two calls.
+Above: worker, health. Below: memory.wiring, agent.local.client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from agent.settings import Configuration
+from memory import wiring
+from memory.errors import HostUnavailable, StoreUnavailable, VoiceMemoryError
+from memory.hosting import HostUse
+from memory.limits import HOST_START_S
+from memory.models import Scope
+
+logger = logging.getLogger("agent")
+
+READY_S_MAX = HOST_START_S + 5.0  # then the worker registers all the same; calls go on without what is missing
+WATCH_S = 2.0
+CHECK_S = 1.0
+_CLOSE_S = 3.0
+
+_NOBODY = Scope(org_id="worker", agent_id="worker", user_id="worker")
+
+Ensure = Callable[[], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Whether a part works. ``status``: healthy, skipped (this configuration has none), unhealthy."""
+
+    status: str
+    message: str
+
+
+class Keeper:
+    """Starts the helper processes, watches them, and says how they are. Belongs to one event loop."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._agent, self._memory = configuration.agent, configuration.memory
+        self._backend: wiring.Backend | None = None
+        self._recall: HostUse | None = None
+        self._speech: Any = None
+        self._problems: dict[str, str] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start everything and wait until it is there, ``READY_S_MAX`` at most.
+
+        Raises:
+            VoiceMemoryError: something can never run as things are, such as a data directory that can't be written,
+                a missing package; the message says what to do. What is away for now is no error.
+        """
+        parts = self._parts()
+        starting = {name: asyncio.create_task(self._ensured(name, ensure)) for name, ensure in parts.items()}
+        try:
+            done, late = await asyncio.wait(starting.values(), timeout=READY_S_MAX) if starting else (set(), set())
+            for task in done:
+                task.result()
+            for name, task in starting.items():
+                if task in late:
+                    self._told(name, f"not ready within {READY_S_MAX:g} s")
+        finally:
+            for task in starting.values():
+                task.cancel()
+            await asyncio.gather(*starting.values(), return_exceptions=True)
+        self._watching = asyncio.create_task(self._watch(parts), name="agent.keeper")
+
+    def _parts(self) -> dict[str, Ensure]:
+        parts: dict[str, Ensure] = {}
+        if self._memory.enabled:
+            parts["redis"] = self._store
+            parts["recall"] = self._recall_host
+        if "local" in (self._agent.provider("stt"), self._agent.provider("tts")):
+            parts["speech"] = self._speech_host
+        return parts
+
+    async def _ensured(self, name: str, ensure: Ensure) -> None:
+        try:
+            await ensure()
+        except (StoreUnavailable, HostUnavailable, OSError, TimeoutError) as error:
+            self._told(name, str(error) if isinstance(error, VoiceMemoryError) else type(error).__name__)
+        else:
+            if self._problems.pop(name, None) is not None:
+                logger.info("%s is back", name)
+
+    def _told(self, name: str, problem: str) -> None:
+        if name not in self._problems:
+            logger.warning("%s is away, calls go on without it: %s", name, problem)
+        self._problems[name] = problem
+
+    async def _watch(self, parts: dict[str, Ensure]) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for name, ensure in parts.items():
+                try:
+                    await self._ensured(name, ensure)
+                except VoiceMemoryError as error:  # broken while it ran, such as by an upgrade
+                    self._told(name, str(error))
+
+    async def _store(self) -> None:
+        if self._backend is None:
+            self._backend = await wiring.open_backend(self._memory)
+        await self._backend.sessions.find("worker")
+
+    async def _recall_host(self) -> None:
+        if self._recall is None:
+            self._recall = await asyncio.to_thread(HostUse, wiring.recall_host(self._memory))
+        await self._recall.ensure()
+
+    async def _speech_host(self) -> None:
+        from agent.local.client import SpeechClient
+
+        if self._speech is None:
+            self._speech = SpeechClient(self._memory.data_dir)
+        await self._speech.ensure()
+
+    async def states(self) -> dict[str, State]:
+        """How each part is now; answers within ``CHECK_S``."""
+        if not self._memory.enabled:
+            off = State("skipped", "MEMORY_ENABLED is off")
+            return {"redis": off, "recall": off, "graphiti": off}
+        redis, recall = await asyncio.gather(self._redis_state(), self._recall_state())
+        return {"redis": redis, "recall": recall, "graphiti": self._graph_state()}
+
+    async def _redis_state(self) -> State:
+        where = "the embedded server" if wiring.redis_url(self._memory) is None else "Redis"
+        if self._backend is None:
+            return State("unhealthy", self._problems.get("redis", "not opened yet"))
+        return await _checked(self._backend.sessions.find("health"), f"{where} answers")
+
+    async def _recall_state(self) -> State:
+        if self._backend is None or self._backend.retriever is None:
+            return State("unhealthy", self._problems.get("recall", "not opened yet"))
+        asked = self._backend.retriever.recall(_NOBODY, "health", limit=1, budget_ms=CHECK_S * 900)
+        return await _checked(asked, "the recall host answers")
+
+    def _graph_state(self) -> State:
+        if not self._memory.graphiti_enabled:
+            return State("skipped", "GRAPHITI_ENABLED is off")
+        return State("skipped", "this worker reads no knowledge graph")
+
+    async def aclose(self) -> None:
+        """Let go of everything; what nobody else uses ends. Idempotent."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._recall is not None:
+            self._recall.release()
+        for part in (self._speech, self._backend):
+            if part is not None:
+                with contextlib.suppress(Exception):
+                    async with asyncio.timeout(_CLOSE_S):
+                        await part.aclose()
+
+
+async def _checked(question: Awaitable[object], good: str) -> State:
+    try:
+        async with asyncio.timeout(CHECK_S):
+            await question
+    except VoiceMemoryError as error:
+        return State("unhealthy", str(error))
+    except TimeoutError:
+        return State("unhealthy", f"no answer within {CHECK_S:g} s")
+    return State("healthy", good)

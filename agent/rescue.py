@@ -1,0 +1,211 @@
+"""Goes on with calls whose job has died: LiveKit does not dispatch again by itself.
+
+A job that died on this machine is known to be dead at once; it is taken out of its room, where it would stand for 20 s
+as a ghost, and the same dispatch is made again. Of a machine that is gone, a worker's missing sign of life tells
+(``calls``), and LiveKit has to have noticed as well: while the agent is still in the room nobody else comes into it.
+Above: worker. Below: calls, dispatch, LiveKit's API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from livekit import api
+from livekit.agents.types import ATTRIBUTE_AGENT_NAME
+from livekit.protocol import agent as protocol
+from livekit.protocol import models
+
+from agent.calls import CallRegistry, HeldCall
+from agent.dispatch import Rescue
+from memory.errors import VoiceMemoryError
+
+logger = logging.getLogger("agent")
+
+PAUSES_S = (0.0, 1.0, 4.0, 10.0)  # before each attempt to bring an agent back
+DEATHS_MAX = 5  # of one call's jobs; who lives for LASTING_S begins to count anew
+LASTING_S = 120.0
+ARRIVAL_S = 5.0
+SCAN_S = 5.0
+RESCUES_AT_ONCE = 16
+_POLL_S = 0.25
+_API_TIMEOUT_S = 5.0
+_ROOMS_MAX = 10_000
+
+_USERS = (
+    models.ParticipantInfo.Kind.STANDARD,
+    models.ParticipantInfo.Kind.SIP,
+    models.ParticipantInfo.Kind.CONNECTOR,
+)
+_FAULTS = (api.TwirpError, aiohttp.ClientError, VoiceMemoryError, OSError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class LostCall:
+    """A call without its agent: where it is, and what the dispatch said that made the dead job."""
+
+    room: str
+    job_id: str
+    agent_name: str
+    metadata: str
+    deployment: str
+    deaths: int
+
+    @property
+    def identity(self) -> str:
+        """What the dead job was called in the room, as livekit-agents names it."""
+        return f"agent-{self.job_id}"
+
+
+def lost(job: protocol.Job, *, lived_s: float) -> LostCall:
+    """The call of a job that has died after ``lived_s``."""
+    before = Rescue.of(job)
+    deaths = before.count if before is not None and lived_s < LASTING_S else 0
+    return LostCall(job.room.name, job.id, job.agent_name, job.metadata, job.deployment, deaths + 1)
+
+
+class Rescuer:
+    """Brings agents back into calls. Belongs to one event loop; close with ``aclose``. Nothing here raises."""
+
+    def __init__(self, url: str, key: str, secret: str, registry: CallRegistry | None) -> None:
+        self._api = api.LiveKitAPI(url, key, secret, timeout=aiohttp.ClientTimeout(total=_API_TIMEOUT_S))
+        self._registry = registry
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(RESCUES_AT_ONCE)
+
+    def start(self) -> None:
+        """From now on look for calls that other machines have left behind."""
+        if self._registry is not None:
+            self._later(self._watch(self._registry))
+
+    def died(self, call: LostCall) -> None:
+        """A job of this machine has ended as no job should."""
+        if call.deaths > DEATHS_MAX:
+            logger.error("a call's jobs have died %d times; it is given up (job %s)", call.deaths, call.job_id)
+            return
+        self._later(self._rescue(call))
+
+    async def aclose(self) -> None:
+        """Stop; what is half done stays so. Idempotent."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._api.aclose()
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="agent.rescue")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _rescue(self, call: LostCall) -> None:
+        async with self._slots:
+            for pause_s in PAUSES_S:
+                await asyncio.sleep(pause_s)
+                try:
+                    if await self._attempted(call):
+                        return
+                except _FAULTS as error:
+                    logger.warning("an agent could not be brought back (%s)", type(error).__name__)
+        logger.error("no agent came back into a call; it is given up (job %s)", call.job_id)
+
+    async def _attempted(self, call: LostCall) -> bool:
+        """Whether nothing is left to be done: an agent is there, or nobody who would want one."""
+        people = await self._people(call.room)
+        if not any(is_user(each) for each in people):
+            logger.info("a job died; nobody is left in its call (job %s)", call.job_id)
+            return True
+        if _answering(people, call):
+            return True
+        # Out with the ghost first: should it live after all, it must not talk beside its successor.
+        await self._remove(call)
+        await self._api.agent_dispatch.create_dispatch(
+            api.CreateAgentDispatchRequest(
+                room=call.room,
+                agent_name=call.agent_name,
+                metadata=call.metadata,
+                deployment=call.deployment,
+                attributes=Rescue(call.job_id, call.deaths).attributes(),
+            )
+        )
+        logger.warning("a job died in a call; another one goes on with it (job %s)", call.job_id)
+        return await self._arrived(call)
+
+    async def _arrived(self, call: LostCall) -> bool:
+        until_s = asyncio.get_running_loop().time() + ARRIVAL_S
+        while asyncio.get_running_loop().time() < until_s:
+            await asyncio.sleep(_POLL_S)
+            people = await self._people(call.room)
+            if _answering(people, call) or not any(is_user(each) for each in people):
+                return True
+        return False
+
+    async def _people(self, room: str) -> list[models.ParticipantInfo]:
+        try:
+            answer = await self._api.room.list_participants(api.ListParticipantsRequest(room=room))
+        except api.TwirpError as error:
+            if error.code == api.TwirpErrorCode.NOT_FOUND:
+                return []
+            raise
+        return list(answer.participants)
+
+    async def _remove(self, call: LostCall) -> None:
+        try:
+            await self._api.room.remove_participant(api.RoomParticipantIdentity(room=call.room, identity=call.identity))
+        except api.TwirpError as error:
+            if error.code != api.TwirpErrorCode.NOT_FOUND:
+                raise
+
+    async def _watch(self, registry: CallRegistry) -> None:
+        while True:
+            await asyncio.sleep(SCAN_S)
+            try:
+                for worker, calls in (await registry.left_behind()).items():
+                    await self._take_over(registry, worker, calls)
+            except _FAULTS as error:
+                logger.warning("calls of other machines can't be looked for now (%s)", type(error).__name__)
+
+    async def _take_over(self, registry: CallRegistry, worker: str, calls: list[HeldCall]) -> None:
+        rooms = await self._api.room.list_rooms(api.ListRoomsRequest()) if calls else None
+        names = {room.sid: room.name for room in list(rooms.rooms)[:_ROOMS_MAX]} if rooms is not None else {}
+        settled = []
+        for call in calls:
+            room = names.get(call.room_id)
+            if room is None or await self._taken_over(registry, room, call):
+                settled.append(call.job_id)
+        await registry.forget(worker, settled, whole=len(settled) == len(calls))
+
+    async def _taken_over(self, registry: CallRegistry, room: str, held: HeldCall) -> bool:
+        """Whether the call needs no more looking after."""
+        people = await self._people(room)
+        if not any(is_user(each) for each in people):
+            return True
+        if any(each.identity == f"agent-{held.job_id}" for each in people):
+            return False  # it is dead to Redis; as long as LiveKit has it, it may well be talking
+        dispatches = await self._api.agent_dispatch.list_dispatch(room)
+        made = next((each for each in dispatches if each.id == held.dispatch_id), None)
+        if made is not None and await registry.take(held.job_id):
+            self.died(LostCall(room, held.job_id, made.agent_name, made.metadata, made.deployment, _deaths(made)))
+        return True
+
+
+def is_user(person: models.ParticipantInfo) -> bool:
+    return person.kind in _USERS
+
+
+def _answering(people: Iterable[models.ParticipantInfo], call: LostCall) -> bool:
+    """Whether another job of the same agent is in the room."""
+    return any(
+        person.kind == models.ParticipantInfo.Kind.AGENT
+        and person.identity != call.identity
+        and person.attributes.get(ATTRIBUTE_AGENT_NAME, "") == call.agent_name
+        for person in people
+    )
+
+
+def _deaths(made: protocol.Job | Any) -> int:
+    before = Rescue.of(made)
+    return 1 + (before.count if before is not None else 0)

@@ -1,0 +1,161 @@
+"""The LiveKit worker: takes calls, as many as it may, each in a process of its own, and looks after what they need.
+
+The main process holds no call. Before it registers it starts the helper processes (``keeper``); while it runs it
+answers /health, and has calls gone on with whose job has died (``rescue``). Above: serve, commands.worker. Below: job,
+keeper, health, rescue, calls, private.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import time
+from typing import Any
+
+from livekit.agents import AgentServer
+from livekit.agents.utils.hw import get_cpu_monitor
+
+from agent import job
+from agent.calls import CallRegistry, HeldCall
+from agent.health import HealthServer
+from agent.keeper import Keeper
+from agent.private import keep_logs_private, keep_traces_private
+from agent.rescue import Rescuer, lost
+from agent.settings import AgentSettings, Configuration
+from memory.errors import SettingsError
+
+logger = logging.getLogger("agent")
+
+CALLS_PER_CORE_LOCAL, CALLS_PER_CORE = 4, 12
+IDLE_PROCESSES_MAX = 4
+CLOSE_S_MAX = 10.0
+FULL_LOAD = 0.7  # what livekit-server takes for full: a worker that says more is sent nothing, whatever its own limit
+PRELOADED = ["agent.preload"]
+# A job has nothing to calculate with several threads, and its processes are forked from one that should have none.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Worker(AgentServer):
+    """A worker for one configuration. ``failure`` is why it ended, if it ended by itself."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        agent = configuration.agent
+        super().__init__(
+            ws_url=agent.livekit_url,
+            api_key=agent.livekit_api_key,
+            api_secret=agent.livekit_api_secret.get_secret_value() if agent.livekit_api_secret else None,
+            load_fnc=self.own_load,
+            load_threshold=FULL_LOAD,
+            num_idle_processes=min(math.ceil(get_cpu_monitor().cpu_count()), IDLE_PROCESSES_MAX),
+            drain_timeout=agent.drain_seconds,
+            setup_fnc=job.setup,
+            preload_modules=PRELOADED,
+            host="127.0.0.1",  # its own answers; ours are where the settings say
+            port=0,
+        )
+        self.rtc_session(job.entry, on_session_end=job.on_session_end)
+        self.failure: Exception | None = None
+        self.max_calls = agent.max_calls or default_max_calls(agent)
+        self._configuration = configuration
+        self._registry: CallRegistry | None = None
+        self._rescuer: Rescuer | None = None
+        self._began: dict[str, float] = {}
+        self._running: asyncio.Task[Any] | None = None
+        self.on("worker_started", self._on_started)
+
+    def own_load(self) -> float:
+        """How full this worker is, by its own calls: 0 to ``FULL_LOAD``. Not by the machine's processor: the models, or
+        whatever else runs beside it, would make it refuse calls, and LiveKit offers a call only once."""
+        return FULL_LOAD * len(self.active_jobs) / self.max_calls
+
+    def _get_effective_load(self) -> float:
+        # LiveKit's own estimate of calls that are just being accepted is made of the number of idle processes, and
+        # refuses the third of three calls that come at once to an empty worker.
+        return FULL_LOAD * (len(self.active_jobs) + self._reserved_slots) / self.max_calls
+
+    async def run(self, *, devmode: bool = False, unregistered: bool = False) -> None:
+        """Run until it is told to end. See ``AgentServer.run``."""
+        self._running = asyncio.current_task()
+        for name in _ONE_THREAD:
+            os.environ.setdefault(name, "1")
+        keep_logs_private()
+        keep_traces_private()
+        try:
+            async with contextlib.AsyncExitStack() as open_parts:
+                await self._open(open_parts, unregistered=unregistered)
+                await super().run(devmode=devmode, unregistered=unregistered)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    async def aclose(self) -> None:
+        """End all calls, as each of them ends by itself, and close everything. See ``AgentServer.aclose``."""
+        await super().aclose()
+        if self._running is not None and self._running is not asyncio.current_task():
+            await asyncio.wait({self._running}, timeout=CLOSE_S_MAX)
+
+    async def _open(self, open_parts: contextlib.AsyncExitStack, *, unregistered: bool) -> None:
+        agent, memory = self._configuration.agent, self._configuration.memory
+        keeper = Keeper(self._configuration)
+        open_parts.push_async_callback(keeper.aclose)
+        await keeper.start()
+        if unregistered:  # at a terminal: nobody to be healthy for, and no room to go on in
+            return
+        health = HealthServer(
+            agent.health_host,
+            agent.health_port,
+            states=keeper.states,
+            status=self._status,
+            livekit_port=lambda: self.worker_info.http_port,
+        )
+        try:
+            await health.start()
+        except OSError as error:
+            reason = error.strerror or "it can't be used"
+            raise SettingsError([f"AGENT_HEALTH_PORT: {reason}; choose another port, 0 for any"]) from None
+        open_parts.push_async_callback(health.aclose)
+        logger.info("health is answered on port %d", health.port)
+        if memory.enabled:
+            self._registry = CallRegistry(memory)
+            self._registry.start()
+            open_parts.push_async_callback(self._registry.aclose)
+        self._rescuer = Rescuer(self._ws_url, self._api_key, self._api_secret, self._registry)
+        open_parts.push_async_callback(self._rescuer.aclose)
+        self._rescuer.start()
+
+    def _status(self) -> str:
+        if self._connection_failed:
+            return "disconnected"
+        return "draining" if self.draining else ""
+
+    def _on_started(self) -> None:
+        self._proc_pool.on("process_job_launched", self._on_launched)
+        self._proc_pool.on("process_closed", self._on_closed)
+
+    def _on_launched(self, process: Any) -> None:
+        held = process.running_job.job
+        self._began[held.id] = time.monotonic()
+        if self._registry is not None:
+            self._registry.add(HeldCall(held.id, held.room.sid, held.dispatch_id))
+
+    def _on_closed(self, process: Any) -> None:
+        """A process has ended. Whatever code but 0 it ended with, there was a call in it that has not."""
+        if process.running_job is None:
+            return
+        ended = process.running_job.job
+        lived_s = time.monotonic() - self._began.pop(ended.id, 0.0)
+        if self._registry is not None:
+            self._registry.remove(ended.id)
+        told_to_end = self._closed or getattr(process, "_closing", False)
+        if getattr(process, "exitcode", 0) != 0 and not told_to_end and self._rescuer is not None:
+            self._rescuer.died(lost(ended, lived_s=lived_s))
+
+
+def default_max_calls(agent: AgentSettings) -> int:
+    """By the machine's cores, or what a container may use of them: local speech needs more of one than a connection to
+    a provider."""
+    local = "local" in (agent.provider("stt"), agent.provider("tts"))
+    return max(1, math.floor(get_cpu_monitor().cpu_count() * (CALLS_PER_CORE_LOCAL if local else CALLS_PER_CORE)))

@@ -1,0 +1,118 @@
+"""A worker as it is run: ``python -m agent start`` as a process, with its log, its jobs and its health."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+
+START_S = 60.0
+STOP_S = 30.0
+_POLL_S = 0.05
+
+
+class WorkerProcess:
+    """One run of the worker, in a session of its own: ``end`` leaves no process of it behind.
+
+    ``log`` are its records, one JSON object each; ``raw`` is everything it printed.
+    """
+
+    def __init__(self, data_dir: Path, environment: dict[str, str], *words: str) -> None:
+        self.data_dir = data_dir
+        self.started_at = time.monotonic()
+        self.log: list[dict[str, Any]] = []
+        self.raw = ""
+        self._changed = threading.Event()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "agent", *(words or ("start",))],
+            env={
+                **os.environ,
+                "VOICEASSIST_DATA_DIR": str(data_dir),
+                "AGENT_HEALTH_PORT": "0",
+                "AGENT_HEALTH_HOST": "127.0.0.1",
+                **environment,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.raw += line
+            with contextlib.suppress(ValueError):
+                self.log.append(json.loads(line))
+
+    async def logged(self, message: str, *, times: int = 1, within_s: float = START_S) -> dict[str, Any]:
+        """The ``times``-th record whose message begins with ``message``; waits for it."""
+        until = time.monotonic() + within_s
+        while True:
+            found = [record for record in self.log if str(record.get("message", "")).startswith(message)]
+            if len(found) >= times:
+                return found[times - 1]
+            if time.monotonic() > until or (self.process.poll() is not None and not self._reader.is_alive()):
+                raise AssertionError(f"the worker never logged {message!r}. It printed:\n{self.raw[-6000:]}")
+            await asyncio.sleep(_POLL_S)
+
+    async def registered(self) -> WorkerProcess:
+        """Wait until LiveKit can give it calls."""
+        await self.logged("registered worker")
+        return self
+
+    async def health(self, path: str = "/health") -> tuple[int, Any]:
+        """What it answers: status and body."""
+        port = str((await self.logged("health is answered on port"))["message"]).rpartition(" ")[2]
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+            body = await answer.text()
+            return answer.status, json.loads(body) if "json" in answer.content_type else body
+
+    def job_of(self, agent: str) -> int:
+        """The process that holds the call of ``agent``, an identity in a room."""
+        job_id = agent.removeprefix("agent-")
+        return next(
+            int(record["pid"])
+            for record in self.log
+            if record.get("job_id") == job_id and record.get("pid") not in (None, self.process.pid)
+        )
+
+    def helper(self, *words: str) -> psutil.Process:
+        """The helper process of this worker's data directory whose command line has all ``words``."""
+        for process in psutil.process_iter(["cmdline"]):
+            line = " ".join(process.info["cmdline"] or [])
+            if str(self.data_dir) in line and all(word in line for word in words):
+                return process
+        raise AssertionError(f"there is no process {' '.join(words)}")
+
+    def kill(self) -> None:
+        """SIGKILL of the main process alone, as if the kernel had done it."""
+        self.process.kill()
+        self.process.wait()
+
+    async def stop(self, *, within_s: float = STOP_S) -> int:
+        """SIGTERM; the exit code, when it has ended."""
+        self.process.terminate()
+        return await asyncio.to_thread(self.process.wait, within_s)
+
+    def end(self) -> None:
+        """End whatever is left of it, by force."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self._reader.join(2)

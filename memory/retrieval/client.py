@@ -32,6 +32,7 @@ from memory.ports import Selection
 from memory.retrieval.deadlines import Deadline, done_within
 from memory.retrieval.protocol import Malformed, Message, Request, read_message, recall_of
 from memory.retrieval.snapshot_files import remove_snapshot, snapshot_directory
+from memory.retrieval.tasks import end_all
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Link:
         self._reader, self._writer, self._clock = reader, writer, clock
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
-        self.lost = asyncio.ensure_future(self._listen())
+        self.lost = asyncio.create_task(self._listen())
 
     async def ask(self, timeout_s: float, **fields: Any) -> Message:
         """Send a request and wait for its reply.
@@ -74,8 +75,7 @@ class Link:
 
     async def close(self) -> None:
         self._writer.close()
-        self.lost.cancel()
-        await asyncio.wait((self.lost,))
+        await end_all((self.lost,))
 
     async def _listen(self) -> None:
         try:
@@ -190,9 +190,7 @@ class HostRetriever:
         """Close the connection and stop using the host, which ends once nobody uses it. Idempotent."""
         self._closed = True
         try:
-            if self._seeking is not None:
-                self._seeking.cancel()
-                await asyncio.wait((self._seeking,))
+            await end_all((self._seeking,))
             await self._drop()
         finally:
             self._use.release()

@@ -20,6 +20,7 @@ from memory.errors import EmbedderUnavailable
 from memory.limits import EMBED_BATCH_MAX, EMBED_PATIENCE_S, EMBED_RETRY_S_MAX, EMBED_WAITING_MAX
 from memory.ports import Embedder
 from memory.retrieval.deadlines import Deadline
+from memory.retrieval.tasks import end_all
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +92,7 @@ class EmbedDesk:
     async def aclose(self) -> None:
         """Stop; whoever waits gets ``None``. Idempotent."""
         self.ready = False
-        if self._runner is not None:
-            self._runner.cancel()
-            await asyncio.wait((self._runner,))
+        await end_all((self._runner,))
         for job in self._queue:
             _give(job, None)
         self._queue.clear()

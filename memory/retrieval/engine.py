@@ -35,6 +35,7 @@ from memory.retrieval.embedding import EmbedDesk
 from memory.retrieval.following import FollowedUser, Retired, Sources
 from memory.retrieval.index import Hit
 from memory.retrieval.snapshot_files import KEY_BYTES, SnapshotStore
+from memory.retrieval.tasks import end_all, within
 from memory.retrieval.vectors import Vector
 
 logger = logging.getLogger(__name__)
@@ -163,20 +164,21 @@ class RecallEngine:
     async def aclose(self) -> None:
         """Write snapshots of what is worth it (``SHUTDOWN_FLUSH_S`` at most) and end everything. Idempotent."""
         self._closed = True
-        tasks = [task for task in (*self._loops, self._filling, self._starting) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all((*self._loops, self._filling, self._starting))
         try:
-            async with asyncio.timeout(SHUTDOWN_FLUSH_S):
-                await self._save([user for user in self._users.values() if user.unsaved >= SNAPSHOT_TURNS_MIN])
-                await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+            await within(SHUTDOWN_FLUSH_S, self._save_all())
         except TimeoutError:
             logger.warning("Not all snapshots of recall could be written in time; they are built anew when needed.")
-        for user in (*self._users.values(), *self._leaving):
+        await end_all(self._leaving.values())
+        for user in self._users.values():
             await user.close()
         self._users.clear()
         await self._desk.aclose()
+
+    async def _save_all(self) -> None:
+        await self._save([user for user in self._users.values() if user.unsaved >= SNAPSHOT_TURNS_MIN])
+        if self._leaving:
+            await asyncio.wait(self._leaving.values())
 
     def stats(self) -> dict[str, int]:
         """Counts and sizes; nothing of a user is in them."""

@@ -24,7 +24,7 @@ from memory.retrieval.index import Hit, UserIndex
 from memory.retrieval.indexing import add_all, as_turn, common_vectors, remove_selected
 from memory.retrieval.snapshot import dump, load
 from memory.retrieval.snapshot_files import SnapshotHeader, SnapshotStore
-from memory.retrieval.threads import to_the_end
+from memory.retrieval.tasks import end_all, to_the_end
 from memory.retrieval.vectors import Vector
 
 logger = logging.getLogger(__name__)
@@ -218,8 +218,7 @@ class FollowedUser:
     async def close(self) -> None:
         """End what runs. Idempotent."""
         self.retire()
-        if self._run is not None:
-            await asyncio.wait((self._run,))
+        await end_all((self._run,))
 
     # -- reading
 

@@ -18,6 +18,7 @@ from memory.limits import ARCHIVE_POLL_IDLE_S, HOST_QUEUE_MAX, RECALL_WARM_S, SH
 from memory.ports import Embedder
 from memory.retrieval.engine import RecallEngine
 from memory.retrieval.protocol import Malformed, Request, encode, read_message, recall_reply
+from memory.retrieval.tasks import end_all, within
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,8 @@ class LogConsumer(Protocol):
         """Until cancelled."""
         ...
 
-    async def drain(self) -> object:
-        """Move what is there now."""
+    async def drain(self) -> int:
+        """Move what is there now; returns how many records that were."""
         ...
 
 
@@ -57,18 +58,19 @@ class RecallHost:
         At the end the log is moved on and snapshots are written, ``SHUTDOWN_FLUSH_S`` at most for each. The engine
         is closed; the role is the caller's to release.
         """
-        owned = [asyncio.create_task(self._load()), asyncio.create_task(self._role.unused())]
+        unused = asyncio.create_task(self._role.unused())
+        owned = [unused, asyncio.create_task(self._load())]
         if self._consumer is not None:
             owned.append(asyncio.create_task(self._consume(self._consumer)))
         stopped = asyncio.create_task(stop.wait())
         try:
             async with serving(self._role.spec, self.talk):
                 await self._engine.start()
-                await asyncio.wait((owned[1], stopped), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((unused, stopped), return_when=asyncio.FIRST_COMPLETED)
+                if unused.done() and unused.exception() is not None:
+                    logger.error("The data directory is gone or can't be read any more; this host ends.")
         finally:
-            for task in (*owned, stopped):
-                task.cancel()
-            await asyncio.gather(*owned, stopped, return_exceptions=True)
+            await end_all((*owned, stopped))
             await self._drain()
             await self._engine.aclose()
 
@@ -87,9 +89,7 @@ class RecallHost:
         except Malformed as error:
             logger.warning("A client's connection is closed: %s", error)
         finally:
-            for task in answering:
-                task.cancel()
-            await asyncio.gather(*answering, return_exceptions=True)
+            await end_all(answering)
 
     async def _reply(self, request: Request, writer: asyncio.StreamWriter) -> None:
         try:
@@ -146,8 +146,7 @@ class RecallHost:
         if self._consumer is None:
             return
         try:
-            async with asyncio.timeout(SHUTDOWN_FLUSH_S):
-                await self._consumer.drain()
+            await within(SHUTDOWN_FLUSH_S, self._consumer.drain())
         except Exception as error:  # whatever it is, the engine still has to be closed
             logger.warning(
                 "The log was not moved to its end (%s); it is kept, and moved next time.", type(error).__name__

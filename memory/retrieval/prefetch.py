@@ -21,6 +21,7 @@ from memory.limits import PREFETCH_INTERVAL_S
 from memory.models import Recall, Scope
 from memory.ports import Retriever
 from memory.retrieval.deadlines import Deadline
+from memory.retrieval.tasks import end_all
 
 logger = logging.getLogger(__name__)
 
@@ -113,9 +114,7 @@ class Prefetcher:
         """Cancel what runs. Idempotent."""
         self._closed = True
         self._wanted = self._running = self._ready = None
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait((self._following,))
+        await end_all((self._following,))
 
     async def _follow(self) -> None:
         while self._wanted is not None:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from memory.errors import SnapshotError
 from memory.identity import group_digest
 from memory.models import Scope
-from memory.retrieval.threads import to_the_end
+from memory.retrieval.tasks import to_the_end
 
 KEY_BYTES = 32
 _MAGIC = b"VMSNAP1\n"

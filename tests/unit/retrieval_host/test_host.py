@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,16 +34,21 @@ class Consumer:
     runs: int = 0
     drained: int = 0
     error: Exception | None = None
+    drops: int = 0  # cancellations that it does not hear
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         self.runs += 1
         if self.error is not None:
             raise self.error
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.stopped.set()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.drops -= 1
+                if self.drops < 0:
+                    self.stopped.set()
+                    raise
 
     async def drain(self) -> int:
         assert self.stopped.is_set()
@@ -232,6 +238,23 @@ async def test_it_ends_when_nobody_uses_it_and_drains_first(data_dir: Path) -> N
         async with asyncio.timeout(10):
             await asyncio.wait((stage.running,))
         assert stage.consumer.drained == 1
+
+
+async def test_it_ends_although_a_cancellation_is_lost_on_the_way(data_dir: Path) -> None:
+    async with staged(data_dir, idle_s=0.0, consumer=Consumer(drops=1)) as stage:
+        async with asyncio.timeout(10):
+            await asyncio.wait((stage.running,))
+        assert stage.consumer.drained == 1
+
+
+async def test_it_ends_when_its_data_directory_is_gone(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with staged(data_dir) as stage:
+        shutil.rmtree(data_dir)
+        async with asyncio.timeout(10):
+            await asyncio.wait((stage.running,))
+        assert stage.consumer.drained == 1
+        assert "The data directory is gone" in caplog.text
+        data_dir.mkdir()
 
 
 async def test_told_to_stop_it_ends_although_it_is_used(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -47,7 +47,7 @@ def system() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """A certificate authority of the test's own, and what a server on the loopback interface shows."""
+    """A certificate authority of the test's own, and what a server at HOST, under no other name, shows."""
 
     authority: Path
     certificate: Path
@@ -64,12 +64,12 @@ def certificates(directory: Path) -> Certificates | None:
         return None
     made = Certificates(directory / "ca.crt", directory / "server.crt", directory / "server.key")
     extensions = directory / "extensions"
-    extensions.write_text(f"subjectAltName=IP:{HOST},DNS:localhost\nauthorityKeyIdentifier=keyid\n")
+    extensions.write_text(f"subjectAltName=IP:{HOST}\nauthorityKeyIdentifier=keyid\n")
     new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     usage = ("-addext", "keyUsage=critical,keyCertSign")
     authority = ("-out", made.authority, "-keyout", directory / "ca.key")
     _openssl("req", "-x509", *new_key, "-days", "2", "-subj", "/CN=tests", *usage, *authority)
-    _openssl("req", *new_key, "-subj", "/CN=localhost", "-keyout", made.key, "-out", directory / "server.csr")
+    _openssl("req", *new_key, "-subj", "/CN=redis", "-keyout", made.key, "-out", directory / "server.csr")
     signer = ("-CA", made.authority, "-CAkey", directory / "ca.key", "-CAcreateserial")
     request = ("-in", directory / "server.csr", "-out", made.certificate, "-extfile", extensions)
     _openssl("x509", "-req", "-days", "2", *signer, *request)
@@ -80,15 +80,17 @@ def _openssl(*words: str | Path) -> None:
     subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=30)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RedisServer:
-    """A running server. ``client`` has all rights, whatever users there are."""
+    """A server on a port of its own. ``client`` has all rights, whatever users there are."""
 
-    port: int
+    binary: str
+    options: tuple[str, ...]
     home: Path
-    process: subprocess.Popen[bytes]
     tls: Certificates | None
     password: str
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
 
     def url(self, user: str = "", password: str | None = None, *, trusted: bool = True) -> str:
         """Its URL for ``user``; not ``trusted``: without the certificate of its authority."""
@@ -109,6 +111,77 @@ class RedisServer:
     def said(self) -> str:
         return (self.home / "out").read_text(errors="replace")
 
+    def start(self) -> None:
+        """Start it, on a free port or again on the one it had; it answers when this returns.
+
+        Raises:
+            NoTls: it is to speak TLS and can't.
+            RuntimeError: it ended at once, or does not answer; the message has what it said.
+        """
+        for _ in range(1 if self.port else _PORT_TRIES):
+            self.port = self.port or _free_port()
+            self._spawn()
+            if self._answers():
+                return
+            if "Address already in use" not in self.said():
+                break
+            self.port = 0  # somebody else was quicker
+        if self.tls and any(told in self.said() for told in _NO_TLS):
+            raise NoTls(self.binary)
+        raise RuntimeError(f"redis-server ended at once: {self.said()[-2000:]}")
+
+    def kill(self) -> None:
+        """End it as a machine that fails does; its files stay."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def _spawn(self) -> None:
+        port = str(self.port)
+        ports = ("--port", "0", "--tls-port", port, *self.tls.options()) if self.tls else ("--port", port)
+        secret = ("--requirepass", self.password) if self.password else ()
+        fixed = ("--bind", HOST, "--dir", str(self.home), "--save", "", *ports, *secret)
+        with (self.home / "out").open("wb") as out:
+            self.process = subprocess.Popen(
+                ["redis-server", *fixed, *self.options],
+                executable=self.binary,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_die_with_parent,
+            )
+
+    def _answers(self) -> bool:
+        """Whether it is up, waited for; False: it has ended."""
+        assert self.process is not None
+        deadline = time.monotonic() + _START_S
+        with contextlib.closing(self.client()) as client:
+            while self.process.poll() is None:
+                with contextlib.suppress(driver.ConnectionError, driver.BusyLoadingError):
+                    client.ping()
+                    return True
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise RuntimeError(f"redis-server does not answer: {self.said()[-2000:]}")
+                time.sleep(0.01)
+        return False
+
+
+def _free_port() -> int:
+    """A loopback port that nobody listens on just now; low enough for a cluster's second one, 10000 above."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind((HOST, 0))
+            port: int = probe.getsockname()[1]
+        if port < 55_000:
+            return port
+
+
+def _die_with_parent() -> None:
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
 
 class NoTls(Exception):
     """This redis-server was built without TLS."""
@@ -120,13 +193,12 @@ def running(
 ) -> Iterator[RedisServer]:
     """A fresh server for the duration of the block; without ``options`` it has Redis' own defaults."""
     home = Path(tempfile.mkdtemp(prefix="rs-"))
-    server: RedisServer | None = None
+    server = RedisServer(binary or bundled(), options, home, tls, password)
     try:
-        server = _started(home, options, binary or bundled(), tls, password)
+        server.start()
         yield server
     finally:
-        if server is not None:
-            end(server)
+        server.kill()
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -145,73 +217,6 @@ def by_tls(*options: str) -> Iterator[RedisServer]:
             pytest.skip("the redis-server of this machine was built without TLS")
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def end(server: RedisServer) -> None:
-    """Kill it, as a machine that fails does."""
-    server.process.kill()
-    server.process.wait()
-
-
-def _started(home: Path, options: tuple[str, ...], binary: str, tls: Certificates | None, password: str) -> RedisServer:
-    for _ in range(_PORT_TRIES):
-        port = free_port()
-        server = RedisServer(port, home, _spawn(home, port, options, binary, tls, password), tls, password)
-        if _answers(server):
-            return server
-        if "Address already in use" not in server.said():  # somebody else was quicker
-            break
-    if tls and any(told in server.said() for told in _NO_TLS):
-        raise NoTls(binary)
-    raise RuntimeError(f"redis-server ended at once: {server.said()[-2000:]}")
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on just now; a cluster's own port, 10000 above, exists as well."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            port: int = probe.getsockname()[1]
-        if port < 55_000:
-            return port
-
-
-def _spawn(
-    home: Path, port: int, options: tuple[str, ...], binary: str, tls: Certificates | None, password: str
-) -> subprocess.Popen[bytes]:
-    ports = ("--port", "0", "--tls-port", str(port), *tls.options()) if tls else ("--port", str(port))
-    secret = ("--requirepass", password) if password else ()
-    fixed = ("--bind", HOST, "--dir", str(home), "--save", "", *ports, *secret)
-    with (home / "out").open("wb") as out:
-        return subprocess.Popen(
-            ["redis-server", *fixed, *options],
-            executable=binary,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            preexec_fn=_die_with_parent,
-        )
-
-
-def _die_with_parent() -> None:
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-
-
-def _answers(server: RedisServer) -> bool:
-    """Whether it is up, waited for; False: it has ended."""
-    deadline = time.monotonic() + _START_S
-    with contextlib.closing(server.client()) as client:
-        while server.process.poll() is None:
-            with contextlib.suppress(driver.ConnectionError, driver.BusyLoadingError):
-                client.ping()
-                return True
-            if time.monotonic() > deadline:
-                end(server)
-                raise RuntimeError(f"redis-server did not answer: {server.said()[-2000:]}")
-            time.sleep(0.01)
-    return False
 
 
 @contextlib.contextmanager

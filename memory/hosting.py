@@ -20,8 +20,8 @@ import os
 import site
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -44,16 +44,16 @@ class HostSpec:
     name: str
     data_dir: Path
     argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # may hold secrets
 
     @classmethod
-    def module(cls, name: str, data_dir: Path, *words: str) -> Self:
-        """A host that is ``python -m <words>`` of this interpreter.
+    def module(cls, name: str, data_dir: Path, *words: str, env: Mapping[str, str] | None = None) -> Self:
+        """A host that is ``python -m <words>`` of this interpreter, with ``env`` added to the environment.
 
         The working directory stays out of its module path (``-P``): a user's own ``redis.py`` there is not ours.
         """
-        env = (("VOICEASSIST_DATA_DIR", str(data_dir.absolute())), *_path_of_checkout())
-        return cls(name, data_dir, (sys.executable, "-P", "-m", *words), env)
+        added = {"VOICEASSIST_DATA_DIR": str(data_dir.absolute()), **(env or {}), **dict(_path_of_checkout())}
+        return cls(name, data_dir, (sys.executable, "-P", "-m", *words), tuple(added.items()))
 
     def path(self, suffix: str) -> Path:
         return runtime_dir(self.data_dir) / f"{self.name}.{suffix}"

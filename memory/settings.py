@@ -5,9 +5,7 @@ Above: wiring, cli, plugin. Below: errors, limits, datadir. Each field's descrip
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -293,6 +291,17 @@ def _kind(value: object) -> str:
     return "a number" if isinstance(value, int | float) else type(value).__name__
 
 
-def environment(settings: Settings) -> Mapping[str, str]:
-    """The process environment a helper process needs to come to the same settings."""
-    return {**os.environ, "VOICEASSIST_DATA_DIR": str(settings.data_dir)}
+def environment(settings: Settings) -> dict[str, str]:
+    """The variables that bring a process to the same settings: those that were set, by whatever way, and the directory.
+
+    Secrets are among them: for a child's environment, never for a log or a command line.
+    """
+    values = {variable(type(settings), name): getattr(settings, name) for name in settings.model_fields_set}
+    shown = {name: _as_text(value) for name, value in values.items() if value is not None}
+    return {**shown, "VOICEASSIST_DATA_DIR": str(settings.data_dir)}
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -29,7 +29,7 @@ from memory.ports import (
     TurnLog,
     WriterLeases,
 )
-from memory.settings import Settings
+from memory.settings import Settings, environment
 
 if TYPE_CHECKING:
     from memory.stores.connection import RedisLink
@@ -153,7 +153,7 @@ def open_retriever(settings: Settings, closers: list[Callable[[], Awaitable[None
 
 def recall_host(settings: Settings) -> HostSpec:
     """How this data directory's recall host is run and found."""
-    return HostSpec.module(RECALL_HOST, settings.data_dir, "memory", "host")
+    return HostSpec.module(RECALL_HOST, settings.data_dir, "memory", "host", env=environment(settings))
 
 
 def open_embedder(settings: Settings) -> Embedder | None:

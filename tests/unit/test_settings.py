@@ -158,5 +158,9 @@ def test_secrets_are_not_in_the_settings_text(monkeypatch: pytest.MonkeyPatch) -
         settings.org_id = "x"  # type: ignore[misc]
 
 
-def test_a_helper_process_gets_the_same_data_directory(data_dir: Path) -> None:
-    assert environment(load_settings())["VOICEASSIST_DATA_DIR"] == str(data_dir)
+def test_a_helper_process_comes_to_the_same_settings(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = load_settings(redis_url="redis://:secret@localhost:1/0", prefetch=False, host_idle_seconds=2.5)
+    for name, value in environment(given).items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == given
+    assert given.data_dir == data_dir

@@ -66,6 +66,8 @@ def bears(query: Query, found: Sequence[Evidence], turns: int, *, names_speaker:
     cosines = [hit.cosine for hit in found if hit.cosine is not None] if query.latin else []
     if not query.content:
         return max(cosines, default=0.0) >= COSINE_SMALL_TALK
+    if any(hit.cosine is None and hit.share >= SHARE_WITHOUT_VECTORS for hit in found):
+        return True  # what was just said has no vector yet: its words speak for it
     if not cosines:
         return share >= SHARE_WITHOUT_VECTORS
     enough_words = share >= (SHARE_PERSONAL if personal else SHARE_IMPERSONAL)

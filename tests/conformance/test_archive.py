@@ -319,7 +319,7 @@ IDS = [
 
 @pytest.mark.case("L02")
 @pytest.mark.promise("P-isolated")
-async def test_L02_P_isolated_each_id_reads_its_own_word_only(archive: Archive) -> None:  # noqa: N802
+async def test_L02_P_isolated_each_id_reads_its_own_word_only(archive: Archive) -> None:
     org = new_scope().org_id
     scopes = [Scope(org_id=org, agent_id="a", user_id=user_id) for user_id in IDS]
     for number, scope in enumerate(scopes):
@@ -330,7 +330,7 @@ async def test_L02_P_isolated_each_id_reads_its_own_word_only(archive: Archive) 
 
 
 @pytest.mark.promise("P-isolated")
-async def test_P_isolated_org_agent_and_kind_keep_memories_apart(archive: Archive) -> None:  # noqa: N802
+async def test_P_isolated_org_agent_and_kind_keep_memories_apart(archive: Archive) -> None:
     first = new_scope()
     others = [
         new_scope(),
@@ -375,7 +375,7 @@ def through(selection: Selection, number: int) -> Selection:
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_an_erasure_takes_what_it_means_and_no_more(  # noqa: N802
+async def test_P_erased_an_erasure_takes_what_it_means_and_no_more(
     archive: Archive, scope: Scope, erasure: Erasure
 ) -> None:
     selection, meant = erasure
@@ -390,7 +390,7 @@ async def test_P_erased_an_erasure_takes_what_it_means_and_no_more(  # noqa: N80
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_what_was_on_its_way_is_not_stored_afterwards(  # noqa: N802
+async def test_P_erased_what_was_on_its_way_is_not_stored_afterwards(
     archive: Archive, scope: Scope, erasure: Erasure
 ) -> None:
     selection, meant = erasure
@@ -403,7 +403,7 @@ async def test_P_erased_what_was_on_its_way_is_not_stored_afterwards(  # noqa: N
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_what_was_appended_after_the_request_is_not_meant(  # noqa: N802
+async def test_P_erased_what_was_appended_after_the_request_is_not_meant(
     archive: Archive, scope: Scope, erasure: Erasure
 ) -> None:
     selection, meant = erasure
@@ -439,7 +439,7 @@ async def test_erasures_add_up_and_a_wider_one_includes_a_narrower(archive: Arch
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_a_store_and_an_erasure_at_once_leave_nothing_behind(archive: Archive) -> None:  # noqa: N802
+async def test_P_erased_a_store_and_an_erasure_at_once_leave_nothing_behind(archive: Archive) -> None:
     scopes = [new_scope() for _ in range(12)]
     everything = Selection("all", through=position(8))
     calls = [[archive.store(scope, talk()), archive.erase(scope, everything)] for scope in scopes]
@@ -492,7 +492,7 @@ async def test_what_is_set_aside_counts_once_and_moves_the_position(archive: Arc
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_letters_go_with_what_they_tell_or_when_they_tell_nothing(  # noqa: N802
+async def test_P_erased_letters_go_with_what_they_tell_or_when_they_tell_nothing(
     archive: Archive, scope: Scope, erasure: Erasure
 ) -> None:
     kept = damaged(2, session_id="s1", timestamp=(NOON - timedelta(days=1)).isoformat())

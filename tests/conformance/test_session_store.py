@@ -116,7 +116,7 @@ async def test_events_are_read_by_type_newest_first_kept(session_store: Store) -
 
 @pytest.mark.case("L17")
 @pytest.mark.promise("P-durable")
-async def test_L17_the_same_id_again_changes_nothing(session_store: Store) -> None:  # noqa: N802
+async def test_L17_the_same_id_again_changes_nothing(session_store: Store) -> None:
     await session_store.claim("s1", ANA)
     entry, event = said("book a table", id="t-17"), happened("transfer")
 
@@ -133,7 +133,7 @@ async def test_L17_the_same_id_again_changes_nothing(session_store: Store) -> No
 
 
 @pytest.mark.case("L17")
-async def test_L17_concurrent_repeats_store_one(session_store: Store) -> None:  # noqa: N802
+async def test_L17_concurrent_repeats_store_one(session_store: Store) -> None:
     await session_store.claim("s1", ANA)
     entry = said("once", mode="text")
     await session_store.append(ANA, said("before"))
@@ -208,7 +208,7 @@ async def test_one_writer_at_a_time(session_store: Store) -> None:
 
 
 @pytest.mark.case("L17")
-async def test_L17_a_silent_writer_is_replaced_when_its_lease_lapses(session_store: Store, world: World) -> None:  # noqa: N802
+async def test_L17_a_silent_writer_is_replaced_when_its_lease_lapses(session_store: Store, world: World) -> None:
     await session_store.claim("s1", ANA, writer="job-1")
     await world.advance(WRITER_LEASE_S - 5)
     await session_store.claim("s1", ANA, writer="job-1")  # a heartbeat renews it
@@ -297,7 +297,7 @@ async def test_a_session_that_has_lapsed_in_a_call_goes_on(session_store: Store,
 
 
 @pytest.mark.promise("P-both")
-async def test_P_both_a_change_of_mode_is_recorded_by_itself(session_store: Store) -> None:  # noqa: N802
+async def test_P_both_a_change_of_mode_is_recorded_by_itself(session_store: Store) -> None:
     typed = said("typed", mode="text", timestamp=NOON)
     await record(session_store, said("spoken"), said("more"), typed, said("more", mode="text"))
 
@@ -561,7 +561,7 @@ async def test_positions_go_on_after_an_erasure(session_store: Store) -> None:
 @pytest.mark.case("L24")
 @pytest.mark.promise("P-erased")
 @pytest.mark.parametrize("selection", [Selection("all"), Selection("session", session_id="s1")])
-async def test_L24_P_erased_a_late_repeat_does_not_bring_it_back(session_store: Store, selection: Selection) -> None:  # noqa: N802
+async def test_L24_P_erased_a_late_repeat_does_not_bring_it_back(session_store: Store, selection: Selection) -> None:
     entry = said("forget this")
     await record(session_store, entry)
     await session_store.erase(ANA, selection)
@@ -648,7 +648,7 @@ IDS = [
 
 @pytest.mark.case("L02")
 @pytest.mark.promise("P-isolated")
-async def test_L02_P_isolated_each_id_reads_only_its_own(session_store: Store) -> None:  # noqa: N802
+async def test_L02_P_isolated_each_id_reads_only_its_own(session_store: Store) -> None:
     for number, user_id in enumerate(IDS):
         await record(session_store, said(f"secret {number}", session_id=f"s-{number}"), scope=scope_of(user_id))
 
@@ -661,7 +661,7 @@ async def test_L02_P_isolated_each_id_reads_only_its_own(session_store: Store) -
 
 
 @pytest.mark.case("L02")
-async def test_L02_hostile_session_ids_are_only_ids(session_store: Store) -> None:  # noqa: N802
+async def test_L02_hostile_session_ids_are_only_ids(session_store: Store) -> None:
     hostile = [
         *IDS,
         "{other}:x",
@@ -687,7 +687,7 @@ async def test_L02_hostile_session_ids_are_only_ids(session_store: Store) -> Non
 
 
 @pytest.mark.promise("P-isolated")
-async def test_P_isolated_scopes_differ_by_every_field(session_store: Store) -> None:  # noqa: N802
+async def test_P_isolated_scopes_differ_by_every_field(session_store: Store) -> None:
     scopes = [ANA, scope_of(org_id="acme2"), scope_of(agent_id="desk2"), scope_of(kind="session"), BEN]
     for number, each in enumerate(scopes):
         await record(session_store, said(f"word {number}", session_id=f"s-{number}"), scope=each)

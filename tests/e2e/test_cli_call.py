@@ -66,7 +66,7 @@ def test_a_call_is_held_told_and_recorded(
 
 
 @pytest.mark.promise("P-heard")
-def test_P_heard_a_call_that_is_hung_up_keeps_what_was_said_until_then(  # noqa: N802
+def test_P_heard_a_call_that_is_hung_up_keeps_what_was_said_until_then(
     start: Start, speech: Path, tmp_path: Path, require: Callable[..., None]
 ) -> None:
     require(*PACKAGES, extra="local")

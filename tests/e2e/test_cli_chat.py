@@ -26,7 +26,7 @@ def spoken(output: str) -> list[dict[str, Any]]:
 
 @pytest.mark.promise("P-fresh")
 @pytest.mark.promise("P-isolated")
-def test_P_fresh_P_isolated_a_chat_remembers_what_its_user_said_in_an_interrupted_one(start: Start) -> None:  # noqa: N802
+def test_P_fresh_P_isolated_a_chat_remembers_what_its_user_said_in_an_interrupted_one(start: Start) -> None:
     first = start("chat", "--user", "ana", "--json")
     other = start("chat", "--user", "ben", "--json")  # two at once on one data directory
     first.say("My dog is called Biscuit.")

@@ -33,7 +33,7 @@ Demo = Callable[..., tuple[int, dict[str, Event]]]
 
 @pytest.mark.promise("P-durable")
 @pytest.mark.promise("P-both")
-def test_P_durable_P_both_what_was_said_in_a_killed_call_is_answered_in_a_chat(demo: Demo) -> None:  # noqa: N802
+def test_P_durable_P_both_what_was_said_in_a_killed_call_is_answered_in_a_chat(demo: Demo) -> None:
     code, told = demo()
     assert code == 0, told
     assert told["call"]["code"] == -9

@@ -43,7 +43,7 @@ def database_url(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[str
 
 
 @pytest.mark.promise("P-durable")
-async def test_P_durable_an_archiver_killed_at_any_step_loses_and_doubles_nothing(  # noqa: N802
+async def test_P_durable_an_archiver_killed_at_any_step_loses_and_doubles_nothing(
     redis_url: str, database_url: str
 ) -> None:
     scopes = [new_scope() for _ in range(3)]

@@ -237,7 +237,7 @@ async def test_a_stopped_supervisor_is_replaced(data_dir: Path, server: Embedded
 
 
 @pytest.mark.promise("P-durable")
-async def test_P_durable_what_was_acknowledged_survives_kills_of_the_server(  # noqa: N802
+async def test_P_durable_what_was_acknowledged_survives_kills_of_the_server(
     data_dir: Path, server: EmbeddedServer
 ) -> None:
     store = await RedisSessionStore.connect(await server.ensure(), on_lost=server.ensure)
@@ -282,9 +282,7 @@ async def test_P_durable_what_was_acknowledged_survives_kills_of_the_server(  # 
 
 
 @pytest.mark.promise("P-durable")
-async def test_P_durable_a_killed_supervisor_takes_the_server_along(  # noqa: N802
-    data_dir: Path, server: EmbeddedServer
-) -> None:
+async def test_P_durable_a_killed_supervisor_takes_the_server_along(data_dir: Path, server: EmbeddedServer) -> None:
     store = await RedisSessionStore.connect(await server.ensure(), on_lost=server.ensure)
     stored = 0
     for round_ in range(3):
@@ -313,7 +311,7 @@ async def test_P_durable_a_killed_supervisor_takes_the_server_along(  # noqa: N8
 
 
 @pytest.mark.promise("P-durable")
-async def test_P_durable_a_file_that_can_not_grow_loses_nothing_acknowledged(  # noqa: N802
+async def test_P_durable_a_file_that_can_not_grow_loses_nothing_acknowledged(
     data_dir: Path, server: EmbeddedServer
 ) -> None:
     store = await RedisSessionStore.connect(await server.ensure(), on_lost=server.ensure)
@@ -376,7 +374,7 @@ async def test_what_the_dead_left_behind_is_no_matter(data_dir: Path, server: Em
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_a_rewrite_that_was_killed_is_made_up_for(data_dir: Path, server: EmbeddedServer) -> None:  # noqa: N802
+async def test_P_erased_a_rewrite_that_was_killed_is_made_up_for(data_dir: Path, server: EmbeddedServer) -> None:
     url = await server.ensure()
     store = await RedisSessionStore.connect(url, on_lost=server.ensure)
     for number in range(20):
@@ -396,7 +394,7 @@ async def test_P_erased_a_rewrite_that_was_killed_is_made_up_for(data_dir: Path,
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_it_does_not_end_before_the_rewrite(data_dir: Path, server: EmbeddedServer) -> None:  # noqa: N802
+async def test_P_erased_it_does_not_end_before_the_rewrite(data_dir: Path, server: EmbeddedServer) -> None:
     url = await server.ensure()
     store = await RedisSessionStore.connect(url)
     await store.append(ANA, said("canary 7"))

@@ -1,7 +1,5 @@
 """P-heard with a real voice: its word times are known, but are not told to what finds out which words were heard."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """P-durable, for real: a call's process is SIGKILLed right when its caller begins to hear a reply."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import asyncio

@@ -4,8 +4,6 @@ A process runs the user's entrypoint as it is, with scripted models in the place
 and memory are the default ones.
 """
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import asyncio

@@ -109,7 +109,7 @@ async def test_every_script_stays_in_one_slot(store: RedisSessionStore, calls: l
 
 
 @pytest.mark.case("L24")
-async def test_L24_no_key_names_a_user_or_a_room(store: RedisSessionStore, redis: Any) -> None:  # noqa: N802
+async def test_L24_no_key_names_a_user_or_a_room(store: RedisSessionStore, redis: Any) -> None:
     await fill(store)
     keys = await redis.keys("*")
     assert len(keys) == 10
@@ -132,7 +132,7 @@ async def everything(redis: Any) -> str:
 
 @pytest.mark.case("L24")
 @pytest.mark.promise("P-erased")
-async def test_L24_P_erased_nothing_of_the_user_is_left(store: RedisSessionStore, redis: Any) -> None:  # noqa: N802
+async def test_L24_P_erased_nothing_of_the_user_is_left(store: RedisSessionStore, redis: Any) -> None:
     await fill(store)
     assert CANARY in await everything(redis)
 
@@ -147,7 +147,7 @@ async def test_L24_P_erased_nothing_of_the_user_is_left(store: RedisSessionStore
 
 @pytest.mark.promise("P-erased")
 @pytest.mark.parametrize("what", ["all", "session"])
-async def test_P_erased_no_file_holds_it(data_dir: Path, store: RedisSessionStore, redis: Any, what: Any) -> None:  # noqa: N802
+async def test_P_erased_no_file_holds_it(data_dir: Path, store: RedisSessionStore, redis: Any, what: Any) -> None:
     await redis.config_set("rdbcompression", "no")
     await fill(store)
     await store.append(ANA, said("kept-elephant", session_id="other"))
@@ -162,7 +162,7 @@ async def test_P_erased_no_file_holds_it(data_dir: Path, store: RedisSessionStor
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_a_rewrite_that_began_before_is_followed_by_another(  # noqa: N802
+async def test_P_erased_a_rewrite_that_began_before_is_followed_by_another(
     data_dir: Path, store: RedisSessionStore, redis: Any
 ) -> None:
     await redis.config_set("rdbcompression", "no")
@@ -178,7 +178,7 @@ async def test_P_erased_a_rewrite_that_began_before_is_followed_by_another(  # n
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_closing_waits_for_the_rewrite(data_dir: Path, url: str, redis: Any) -> None:  # noqa: N802
+async def test_P_erased_closing_waits_for_the_rewrite(data_dir: Path, url: str, redis: Any) -> None:
     await redis.config_set("rdbcompression", "no")
     await redis.config_set("rdb-key-save-delay", 20_000)
     short = await RedisSessionStore.connect(url)
@@ -310,7 +310,7 @@ async def test_scripts_are_loaded_again_after_a_flush(store: RedisSessionStore, 
 
 
 @pytest.mark.case("L35")
-async def test_L35_a_full_server_refuses_and_keeps_what_it_has(store: RedisSessionStore, redis: Any) -> None:  # noqa: N802
+async def test_L35_a_full_server_refuses_and_keeps_what_it_has(store: RedisSessionStore, redis: Any) -> None:
     await fill(store)
     entry = said("not yet")
     (used,) = await redis.keys("vm:*:sessions:*")
@@ -389,7 +389,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.promise("P-silent")
-async def test_P_silent_a_frozen_server_is_given_up(store: RedisSessionStore, redis: Any) -> None:  # noqa: N802
+async def test_P_silent_a_frozen_server_is_given_up(store: RedisSessionStore, redis: Any) -> None:
     await fill(store)
     pid = (await redis.info("server"))["process_id"]
     entry = said("while frozen")
@@ -465,7 +465,7 @@ async def test_closing_twice_is_no_matter(url: str) -> None:
 
 @pytest.mark.case("L22")
 @pytest.mark.promise("P-isolated")
-async def test_L22_P_isolated_cancelled_calls_mix_nobody(url: str, store: RedisSessionStore, redis: Any) -> None:  # noqa: N802
+async def test_L22_P_isolated_cancelled_calls_mix_nobody(url: str, store: RedisSessionStore, redis: Any) -> None:
     users = [Scope(org_id="acme", agent_id="desk", user_id=f"user-{number}") for number in range(50)]
     chance = random.Random(22)
     for number, user in enumerate(users):

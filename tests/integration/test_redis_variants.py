@@ -199,7 +199,7 @@ async def fill(store: Sessions) -> int:
 
 @pytest.mark.case("L35")
 @pytest.mark.promise("P-durable")
-async def test_L35_P_durable_a_redis_that_fills_up_loses_nothing_it_took() -> None:  # noqa: N802
+async def test_L35_P_durable_a_redis_that_fills_up_loses_nothing_it_took() -> None:
     with redis_server.running(*DURABLE) as server, contextlib.closing(server.client()) as client:
         async with opened(REDIS_URL=server.url()) as store:
             client.config_set("maxmemory", client.info("memory")["used_memory"] + 2_000_000)

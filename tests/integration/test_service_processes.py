@@ -76,7 +76,7 @@ def run(code: str) -> str:
 
 
 @pytest.mark.case("S03")
-async def test_S03_a_script_that_never_closes_ends_and_leaves_no_server(data_dir: Path) -> None:  # noqa: N802
+async def test_S03_a_script_that_never_closes_ends_and_leaves_no_server(data_dir: Path) -> None:
     said = await asyncio.to_thread(run, STORES + READS + RECALLS)
     assert said.splitlines() == ["1 0", FACT]
     await nobody_left(data_dir)
@@ -94,7 +94,7 @@ async def test_a_service_that_is_forgotten_is_let_go_of_with_its_loop(data_dir: 
 
 
 @pytest.mark.promise("P-fresh")
-async def test_P_fresh_what_one_process_stored_another_recalls() -> None:  # noqa: N802
+async def test_P_fresh_what_one_process_stored_another_recalls() -> None:
     await asyncio.to_thread(run, STORES)
     async with UnifiedMemoryService() as memory:
         assert [p.text for p in (await memory.recall(QUESTION, user_id="ana")).passages] == [FACT]
@@ -105,7 +105,7 @@ async def test_P_fresh_what_one_process_stored_another_recalls() -> None:  # noq
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_one_process_deletes_what_others_have_loaded() -> None:  # noqa: N802
+async def test_P_erased_one_process_deletes_what_others_have_loaded() -> None:
     async with UnifiedMemoryService() as memory, UnifiedMemoryService() as other:
         await memory.add_entry("call", MemoryEntry(role="user", content=FACT, mode="voice"), "ana")
         assert (await other.recall(QUESTION, user_id="ana")).passages
@@ -121,7 +121,7 @@ async def test_P_erased_one_process_deletes_what_others_have_loaded() -> None:  
 
 
 @pytest.mark.case("L02")
-async def test_L02_each_id_reads_only_its_own_word_in_real_stores() -> None:  # noqa: N802
+async def test_L02_each_id_reads_only_its_own_word_in_real_stores() -> None:
     async with UnifiedMemoryService() as memory:
         await memory.warm(user_id=L02_IDS[0])
         await asyncio.gather(*(tell_and_read_back(memory, user, number) for number, user in enumerate(L02_IDS)))

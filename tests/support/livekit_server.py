@@ -139,6 +139,16 @@ class LiveKitServer:
         finally:
             await lkapi.aclose()
 
+    async def set_attributes(self, room: str, identity: str, attributes: dict[str, str]) -> None:
+        """Set a participant's attributes, as the server may."""
+        lkapi = self.api()
+        try:
+            await lkapi.room.update_participant(
+                api.UpdateParticipantRequest(room=room, identity=identity, attributes=attributes)
+            )
+        finally:
+            await lkapi.aclose()
+
     async def until_gone(self, room: str, *, within_s: float = 60.0) -> None:
         """Wait until a room is closed."""
         async with asyncio.timeout(within_s):

@@ -132,6 +132,10 @@ class RoomClient:
         await self._until(there, "an agent")
         return there()[0]
 
+    async def until_left(self, agent: str) -> None:
+        """Wait until an agent has left the room."""
+        await self._until(lambda: agent in [identity for identity, _ in self.left], "an agent's leaving")
+
     async def reads(self, *words: str, after: int = 0) -> Line:
         """The agent's first line, not counting ``after`` of them, that has all ``words``; waits for it."""
 

@@ -15,11 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import psutil
+from numpy.typing import NDArray
+
+from agent.local.client import SpeechClient
+from memory import wiring
+from memory.models import MemoryEntry, Scope
+from memory.settings import load_settings
+
+Samples = NDArray[np.int16]
 
 START_S = 60.0
 STOP_S = 30.0
 _POLL_S = 0.05
+_SETTINGS = ("MEMORY_", "AGENT_", "REDIS_", "DATABASE_", "FALKORDB_", "GRAPHITI_", "LIVEKIT_", "OPENAI_")
 
 
 class WorkerProcess:
@@ -37,7 +47,8 @@ class WorkerProcess:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "agent", *(words or ("start",))],
             env={
-                **os.environ,
+                **{name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)},
+                "MEMORY_HOST_IDLE_SECONDS": "1",
                 "VOICEASSIST_DATA_DIR": str(data_dir),
                 "AGENT_HEALTH_PORT": "0",
                 "AGENT_HEALTH_HOST": "127.0.0.1",
@@ -82,6 +93,39 @@ class WorkerProcess:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
             body = await answer.text()
             return answer.status, json.loads(body) if "json" in answer.content_type else body
+
+    async def voice(self, text: str) -> Samples:
+        """``text`` as the local talker says it, at 24 kHz."""
+        client = SpeechClient(self.data_dir)
+        try:
+            pieces = [np.frombuffer(speech.pcm, np.int16) async for speech in client.talk(text)]
+        finally:
+            await client.aclose()
+        return np.concatenate(pieces)
+
+    async def stored(self, user_id: str, *, org_id: str = "default") -> list[MemoryEntry]:
+        """Every turn of a user that is stored, in whichever layer, in the order of the log."""
+        scope = Scope(org_id=org_id, agent_id="assistant", user_id=user_id)
+        backend = await wiring.open_backend(load_settings(data_dir=self.data_dir))
+        try:
+            archive = await backend.archive()
+            archived = [each.record for each in await archive.read(scope, after=0, limit=1_000)]
+            position = await archive.position(scope)
+            coming = [each.record for each in (await backend.sessions.read(scope, after=position, limit=500)).records]
+        finally:
+            await backend.aclose()
+        return [each for each in [*archived, *coming] if isinstance(each, MemoryEntry)]
+
+    async def stored_lines(
+        self, user_id: str, *, turns: int = 0, org_id: str = "default"
+    ) -> list[tuple[str, str, str]]:
+        """Role, mode and text of what is stored of a user; waits until there are ``turns`` of them."""
+        until = time.monotonic() + START_S
+        while True:
+            entries = await self.stored(user_id, org_id=org_id)
+            if len(entries) >= turns or time.monotonic() > until:
+                return [(entry.role, entry.mode, entry.content) for entry in entries]
+            await asyncio.sleep(_POLL_S)
 
     def job_of(self, agent: str) -> int:
         """The process that holds the call of ``agent``, an identity in a room."""

@@ -41,7 +41,7 @@ def of(parts: tuple[str, str, str, str]) -> Scope:
 @example(("a", "b", "+923136488867", "user"), ("a", "b", "p923136488867", "user"))
 @example(("a", "b", "x", "user"), ("a", "b", "x", "session"))
 @example(("a", "b", "é", "user"), ("a", "b", "e\u0301", "user"))
-def test_P_isolated_group_ids_are_one_to_one(one: tuple[str, str, str, str], other: tuple[str, str, str, str]) -> None:  # noqa: N802
+def test_P_isolated_group_ids_are_one_to_one(one: tuple[str, str, str, str], other: tuple[str, str, str, str]) -> None:
     names = group_id(of(one)), group_id(of(other))
     assert (names[0] == names[1]) == (one == other)
     assert (group_digest(of(one)) == group_digest(of(other))) == (one == other)
@@ -67,7 +67,7 @@ def test_group_ids_are_safe_names(parts: tuple[str, str, str, str]) -> None:
 
 
 @pytest.mark.case("L02")
-def test_L02_every_id_has_a_name_of_its_own() -> None:  # noqa: N802
+def test_L02_every_id_has_a_name_of_its_own() -> None:
     names = [group_id(scope(user)) for user in L02_IDS]
     assert len(set(names)) == len(L02_IDS)
     assert not {"_", "default_db"} & set(names)
@@ -151,7 +151,7 @@ def test_the_caller_is_the_user_and_the_trunk_never_is() -> None:
 
 
 @pytest.mark.case("L06")
-def test_L06_attributes_a_web_client_may_edit_are_not_looked_at() -> None:  # noqa: N802
+def test_L06_attributes_a_web_client_may_edit_are_not_looked_at() -> None:
     found = identify("guest-7", is_sip=False, attributes={"user_id": "victim", "sip.phoneNumber": "+15550109999"})
     assert (found.user_id, found.assurance, found.channel) == ("guest-7", Assurance.SIGNED, "webrtc")
 

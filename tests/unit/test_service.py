@@ -43,7 +43,7 @@ def service(backend: Backend) -> UnifiedMemoryService:
 
 
 @pytest.mark.promise("P-redacted")
-async def test_P_redacted_nothing_of_a_card_reaches_any_store(service: UnifiedMemoryService, backend: Backend) -> None:  # noqa: N802
+async def test_P_redacted_nothing_of_a_card_reaches_any_store(service: UnifiedMemoryService, backend: Backend) -> None:
     stored = await service.add_entry("s1", say(f"It is {CARD}.", sources=[{"n": 4242424242424242}]), "ana")
     await service.add_event("s1", "note", {"text": CARD}, "ana")
     assert stored.content == f"It is {CARD_MASK}."
@@ -63,7 +63,7 @@ async def test_a_redactor_of_ones_own_is_used(backend: Backend) -> None:
 
 
 @pytest.mark.case("L17")
-async def test_L17_the_same_id_again_is_one_entry(service: UnifiedMemoryService, backend: Backend) -> None:  # noqa: N802
+async def test_L17_the_same_id_again_is_one_entry(service: UnifiedMemoryService, backend: Backend) -> None:
     turn = say("Book a table for six.", id="t-17")
     await asyncio.gather(*(service.add_entry("s1", turn, "ana") for _ in range(3)))
     assert await contents(service, "s1") == ["Book a table for six."]
@@ -155,7 +155,7 @@ async def test_events_are_bounded_and_by_type(service: UnifiedMemoryService) -> 
 
 
 @pytest.mark.promise("P-isolated")
-async def test_P_isolated_a_session_of_another_user_is_refused(service: UnifiedMemoryService) -> None:  # noqa: N802
+async def test_P_isolated_a_session_of_another_user_is_refused(service: UnifiedMemoryService) -> None:
     await service.add_entry("s1", say("My word is tulip."), "ana")
     for use in (
         service.add_entry("s1", say("Hi"), "ben"),
@@ -172,7 +172,7 @@ async def test_P_isolated_a_session_of_another_user_is_refused(service: UnifiedM
 
 
 @pytest.mark.promise("P-isolated")
-async def test_P_isolated_another_organisation_or_agent_gets_nothing(backend: Backend) -> None:  # noqa: N802
+async def test_P_isolated_another_organisation_or_agent_gets_nothing(backend: Backend) -> None:
     ours = UnifiedMemoryService(backend=backend, org_id="acme", agent_id="helper")
     await ours.add_entry("s1", say("My word is tulip."), "ana")
     for org, agent in (("evil", "helper"), ("acme", "other")):
@@ -188,7 +188,7 @@ async def test_P_isolated_another_organisation_or_agent_gets_nothing(backend: Ba
 
 
 @pytest.mark.case("L02")
-async def test_L02_each_id_reads_only_its_own_word(service: UnifiedMemoryService) -> None:  # noqa: N802
+async def test_L02_each_id_reads_only_its_own_word(service: UnifiedMemoryService) -> None:
     await asyncio.gather(*(tell_and_read_back(service, user, number) for number, user in enumerate(L02_IDS)))
 
 
@@ -209,7 +209,7 @@ async def test_a_session_keeps_its_user_when_later_calls_leave_him_out(service: 
 
 
 @pytest.mark.case("L25")
-async def test_L25_reads_of_strangers_create_nothing(service: UnifiedMemoryService, backend: Backend) -> None:  # noqa: N802
+async def test_L25_reads_of_strangers_create_nothing(service: UnifiedMemoryService, backend: Backend) -> None:
     for number in range(50):
         assert await service.get_history(f"s{number}") == []
         assert await service.get_events(f"s{number}") == []
@@ -220,7 +220,7 @@ async def test_L25_reads_of_strangers_create_nothing(service: UnifiedMemoryServi
 
 
 @pytest.mark.case("L22")
-async def test_L22_fifty_users_at_once_never_meet(service: UnifiedMemoryService) -> None:  # noqa: N802
+async def test_L22_fifty_users_at_once_never_meet(service: UnifiedMemoryService) -> None:
     async def talk(number: int) -> None:
         user, session = f"user-{number}", f"session-{number}"
         await service.add_entry(session, say(f"My canary is word{number}x."), user)
@@ -259,7 +259,7 @@ async def test_a_context_has_the_passages_of_its_turns(service: UnifiedMemorySer
 
 
 @pytest.mark.promise("P-fresh")
-async def test_P_fresh_what_was_said_is_recalled_in_another_session_at_once(service: UnifiedMemoryService) -> None:  # noqa: N802
+async def test_P_fresh_what_was_said_is_recalled_in_another_session_at_once(service: UnifiedMemoryService) -> None:
     await service.add_entry("call", say("My dog is called Biscuit."), "ana")
     (passage,) = (await service.recall("What is the name of my dog?", user_id="ana")).passages
     assert (passage.text, passage.role, passage.session_id) == ("My dog is called Biscuit.", "user", "call")
@@ -270,7 +270,7 @@ async def test_P_fresh_what_was_said_is_recalled_in_another_session_at_once(serv
 
 
 @pytest.mark.case("L15")
-async def test_L15_what_is_in_the_conversation_is_not_recalled_beside_it(service: UnifiedMemoryService) -> None:  # noqa: N802
+async def test_L15_what_is_in_the_conversation_is_not_recalled_beside_it(service: UnifiedMemoryService) -> None:
     await service.add_entry("call", say("My dog is called Biscuit."), "ana")
     await service.add_entry("call", say("What is the name of my dog?"), "ana")
     messages = await service.build_llm_context("call", "What is the name of my dog?")

@@ -58,7 +58,7 @@ class AwayRetriever:
 
 @pytest.mark.promise("P-silent")
 @pytest.mark.parametrize("error", [HostUnavailable("away"), StoreUnavailable("away")])
-async def test_P_silent_a_recall_host_that_is_away_costs_only_its_part(  # noqa: N802
+async def test_P_silent_a_recall_host_that_is_away_costs_only_its_part(
     backend: Backend, error: VoiceMemoryError, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend.retriever = AwayRetriever(error)
@@ -73,7 +73,7 @@ async def test_P_silent_a_recall_host_that_is_away_costs_only_its_part(  # noqa:
 
 
 @pytest.mark.promise("P-silent")
-async def test_P_silent_sessions_that_are_away_leave_prompt_and_query(  # noqa: N802
+async def test_P_silent_sessions_that_are_away_leave_prompt_and_query(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(session_id: str) -> None:
@@ -123,7 +123,7 @@ async def test_a_first_recall_warms_once_and_one_with_a_budget_never_waits(backe
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_nothing_recalls_lists_or_recreates_it(service: UnifiedMemoryService, backend: Backend) -> None:  # noqa: N802
+async def test_P_erased_nothing_recalls_lists_or_recreates_it(service: UnifiedMemoryService, backend: Backend) -> None:
     await service.add_entry("s1", say("My dog is called Biscuit."), "ana")
     await archive_all(backend)
     await service.add_entry("s1", say("My cat is called Tulip."), "ana")
@@ -147,7 +147,7 @@ async def test_P_erased_nothing_recalls_lists_or_recreates_it(service: UnifiedMe
 
 
 @pytest.mark.case("L23")
-async def test_L23_deleting_nothing_says_so(service: UnifiedMemoryService) -> None:  # noqa: N802
+async def test_L23_deleting_nothing_says_so(service: UnifiedMemoryService) -> None:
     await service.add_entry("s1", say("Mine."), "ben")
     for scope in ("all", "day"):
         receipt = await service.delete_user_memory("ana", scope)
@@ -259,7 +259,7 @@ async def test_closing_ends_an_opening_that_hangs(opening: Opening) -> None:
 
 
 @pytest.mark.case("S03")
-def test_S03_a_new_loop_gets_new_stores_and_the_old_ones_are_let_go(opening: Opening) -> None:  # noqa: N802
+def test_S03_a_new_loop_gets_new_stores_and_the_old_ones_are_let_go(opening: Opening) -> None:
     service = UnifiedMemoryService()
     for number in range(3):
         asyncio.run(service.get_history("s1"))
@@ -292,7 +292,7 @@ async def test_wrong_settings_are_told_at_first_use(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.promise("P-silent")
-async def test_P_silent_a_summary_is_made_by_the_summarizer_that_is_given(backend: Backend) -> None:  # noqa: N802
+async def test_P_silent_a_summary_is_made_by_the_summarizer_that_is_given(backend: Backend) -> None:
     class Counting:
         async def summarize(self, entries: Sequence[MemoryEntry]) -> str:
             return f"{len(entries)} turns"

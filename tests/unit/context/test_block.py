@@ -98,7 +98,7 @@ def test_nothing_remembered_is_no_block() -> None:
 @pytest.mark.case("L34")
 @given(RECALLS, st.integers(0, 700))
 @example(Recall(passages=tuple(passage(text) for text in HOSTILE)), 2_000)
-def test_L34_no_text_ends_the_block_or_makes_another(recall: Recall, tokens: int) -> None:  # noqa: N802
+def test_L34_no_text_ends_the_block_or_makes_another(recall: Recall, tokens: int) -> None:
     block = render_block(recall, max_tokens=tokens, now=NOW)
     assert estimate_tokens(block) <= tokens
     if not block:
@@ -142,7 +142,7 @@ def test_a_users_own_text_stays(text: str) -> None:
 
 
 @pytest.mark.case("L15")
-def test_L15_only_the_block_in_front_is_taken_off() -> None:  # noqa: N802
+def test_L15_only_the_block_in_front_is_taken_off() -> None:
     block = render(passage("likes window seats"))
     assert strip_block(prefix(block, "Do I like them?")) == "Do I like them?"
     assert strip_block(prefix(block, prefix(block, "twice"))) == prefix(block, "twice")

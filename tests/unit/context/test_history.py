@@ -64,7 +64,7 @@ async def test_what_the_session_layer_lacks_comes_from_the_archive() -> None:
 
 @pytest.mark.case("L13")
 @given(st.permutations(range(12)), st.integers(1, 15))
-async def test_L13_order_is_when_it_was_said_whatever_came_first(arrived: list[int], limit: int) -> None:  # noqa: N802
+async def test_L13_order_is_when_it_was_said_whatever_came_first(arrived: list[int], limit: int) -> None:
     layers = Layers()
     await layers.fill([], [turn(i) for i in arrived])
     assert await layers.read(limit) == list(range(12))[-limit:]
@@ -78,7 +78,7 @@ async def test_ties_stay_in_order_of_arrival() -> None:
 
 @pytest.mark.promise("P-silent")
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreFault("damaged"), TimeoutError(), OSError()])
-async def test_P_silent_an_archive_that_is_away_costs_only_its_part(error: Exception) -> None:  # noqa: N802
+async def test_P_silent_an_archive_that_is_away_costs_only_its_part(error: Exception) -> None:
     layers = Layers()
     await layers.fill([turn(0)], [turn(1)])
 

@@ -97,7 +97,7 @@ RESULT = st.one_of(
 
 @pytest.mark.case("L34")
 @given(st.lists(RESULT, max_size=60), st.integers(-1, 800))
-def test_L34_passages_stay_data_within_their_tokens(results: list[Any], tokens: int) -> None:  # noqa: N802
+def test_L34_passages_stay_data_within_their_tokens(results: list[Any], tokens: int) -> None:
     block = render_passages(results, max_tokens=tokens)
     assert estimate_tokens(block) <= max(tokens, 0)
     if block:

@@ -130,7 +130,7 @@ async def test_without_a_summary_the_middle_is_dropped(summarize: Any, caplog: p
 
 
 @pytest.mark.promise("P-silent")
-async def test_P_silent_a_slow_summary_is_not_waited_for() -> None:  # noqa: N802
+async def test_P_silent_a_slow_summary_is_not_waited_for() -> None:
     messages = conversation(20)
     async with asyncio.timeout(5):
         result = await truncate_context(messages, 400, summarize=never, timeout_s=0.001)

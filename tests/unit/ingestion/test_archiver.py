@@ -205,7 +205,7 @@ async def test_every_waiting_user_gets_a_batch_in_each_round(archiver: Archiver,
 
 
 @pytest.mark.promise("P-durable")
-async def test_P_durable_only_the_archives_word_trims_the_log(  # noqa: N802
+async def test_P_durable_only_the_archives_word_trims_the_log(
     archiver: Archiver, log: Log, archive: Moody, clock: SteppingClock
 ) -> None:
     scope = new_scope()
@@ -421,7 +421,7 @@ async def any_archive(request: pytest.FixtureRequest, data_dir: Path) -> AsyncIt
 
 @pytest.mark.promise("P-erased")
 @pytest.mark.parametrize("what", ["session", "since", "all"])
-async def test_P_erased_an_erasure_between_reading_and_storing_leaves_nothing_behind(  # noqa: N802
+async def test_P_erased_an_erasure_between_reading_and_storing_leaves_nothing_behind(
     log: Log, any_archive: InMemoryArchive | SqlArchive, clock: SteppingClock, what: str
 ) -> None:
     scope = new_scope()
@@ -457,7 +457,7 @@ async def test_P_erased_an_erasure_between_reading_and_storing_leaves_nothing_be
 
 
 @pytest.mark.promise("P-durable")
-async def test_P_durable_cancelled_at_any_step_nothing_is_lost_or_doubled(  # noqa: N802
+async def test_P_durable_cancelled_at_any_step_nothing_is_lost_or_doubled(
     log: Log, any_archive: InMemoryArchive | SqlArchive, clock: SteppingClock
 ) -> None:
     scope = new_scope()

@@ -1,7 +1,5 @@
 """The memory as a whole: opening in the background, failing without a sound, closing in order."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import asyncio

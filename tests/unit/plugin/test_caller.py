@@ -1,7 +1,5 @@
 """Whose call it is: only what the server vouches for counts."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import asyncio

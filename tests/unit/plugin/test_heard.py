@@ -3,8 +3,6 @@
 The voice's true word times are known, so that each result is compared with the words that had really sounded.
 """
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import asyncio

@@ -1,7 +1,5 @@
 """Agents with an ``llm_node`` of their own, of every kind that livekit permits."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

@@ -1,8 +1,6 @@
 """A realtime (speech to speech) model: its turns are stored, and of a reply what was heard. Its LLM calls are the
 provider's own, so memory reaches it by the ``recall_memory`` tool only."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import contextlib

@@ -1,7 +1,5 @@
 """Memory in front of the LLM: in each request once, nowhere else, in time or not at all."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import asyncio

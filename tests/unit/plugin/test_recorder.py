@@ -1,7 +1,5 @@
 """The recorder: order, once each, retries, the lease, what happens at the end, and what is lost is said."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import asyncio

@@ -1,7 +1,5 @@
 """A session that goes on in another process: its turns are back in the LLM's context, and nothing is stored twice."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import asyncio

@@ -1,7 +1,5 @@
 """What becomes of a session's turns: mode, language, times, order, and what makes no entry."""
 
-# ruff: noqa: N802 - names carry the ids of promises and cases
-
 from __future__ import annotations
 
 import asyncio

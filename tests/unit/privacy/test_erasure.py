@@ -44,7 +44,7 @@ def layers(*gone: int, error: Exception | None = None) -> tuple[list[tuple[str, 
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_the_archive_is_barred_first_then_the_log_then_what_is_made_of_them() -> None:  # noqa: N802
+async def test_P_erased_the_archive_is_barred_first_then_the_log_then_what_is_made_of_them() -> None:
     calls, found = layers(3, 2, 1)
     receipt = await erase(ANA, Selection("all"), **found, beyond_reach=["tapes"])
     meant = Selection("all", through="p-7")
@@ -61,7 +61,7 @@ async def test_a_given_position_is_kept_to() -> None:
 
 
 @pytest.mark.case("L23")
-async def test_L23_nothing_deleted_is_never_called_a_success() -> None:  # noqa: N802
+async def test_L23_nothing_deleted_is_never_called_a_success() -> None:
     _, found = layers(0, 0, 0)
     receipt = await erase(ANA, Selection("all"), **found, beyond_reach=["tapes"])
     assert not receipt

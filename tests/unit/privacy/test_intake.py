@@ -40,7 +40,7 @@ def entry(**fields: Any) -> MemoryEntry:
 
 @pytest.mark.promise("P-redacted")
 @pytest.mark.parametrize("role", ["user", "assistant", "system"])
-def test_P_redacted_cards_go_from_every_text_of_every_role(role: str) -> None:  # noqa: N802
+def test_P_redacted_cards_go_from_every_text_of_every_role(role: str) -> None:
     made = entry(
         role=role,
         content=f"It is {CARD}.",
@@ -62,7 +62,7 @@ def test_P_redacted_cards_go_from_every_text_of_every_role(role: str) -> None:  
 
 
 @pytest.mark.promise("P-redacted")
-def test_P_redacted_an_events_data_is_masked_and_the_rest_kept() -> None:  # noqa: N802
+def test_P_redacted_an_events_data_is_masked_and_the_rest_kept() -> None:
     event = MemoryEvent(event_type="dtmf", data={"keys": "4242424242424242", "at": NOW.isoformat(), "n": 3, "f": 0.5})
     stored = INTAKE.event(event, ANA, "s1")
     assert stored.data == {"keys": CARD_MASK, "at": NOW.isoformat(), "n": 3, "f": 0.5}

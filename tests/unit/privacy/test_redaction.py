@@ -88,7 +88,7 @@ WORDS = st.text(st.characters(exclude_categories=("Nd", "No", "Nl", "Cs")), max_
 @given(issued_cards(), SIZES, SEPARATORS, st.sampled_from(list(SCRIPTS)), WORDS, WORDS)
 @example("4242424242424242", [4, 4, 4, 4], [" "], "latin", "my card is ", " expiry 09")
 @example("4222222222222", [], [""], "latin", "", "")
-def test_P_redacted_an_issuers_card_is_masked_in_any_writing_inside_any_text(  # noqa: N802
+def test_P_redacted_an_issuers_card_is_masked_in_any_writing_inside_any_text(
     card: str, sizes: list[int], separators: list[str], script: str, before: str, after: str
 ) -> None:
     assume(not before.endswith(("+", "＋")))  # +4222222222222 is a telephone number
@@ -100,7 +100,7 @@ def test_P_redacted_an_issuers_card_is_masked_in_any_writing_inside_any_text(  #
 @pytest.mark.promise("P-redacted")
 @given(any_luhn_numbers(), SIZES, SEPARATORS, st.sampled_from(list(SCRIPTS)))
 @example("140700001122593", [1, 1], [" "], "latin")  # within it is a Diners number
-def test_P_redacted_any_number_that_passes_luhn_and_stands_alone_is_masked(  # noqa: N802
+def test_P_redacted_any_number_that_passes_luhn_and_stands_alone_is_masked(
     number: str, sizes: list[int], separators: list[str], script: str
 ) -> None:
     text = written(number, sizes, separators, script)
@@ -111,7 +111,7 @@ def test_P_redacted_any_number_that_passes_luhn_and_stands_alone_is_masked(  # n
 
 @pytest.mark.promise("P-redacted")
 @given(issued_cards(), SEPARATORS, st.lists(st.text("0123456789", min_size=1, max_size=12), max_size=4), st.data())
-def test_P_redacted_other_numbers_next_to_a_card_do_not_hide_it(  # noqa: N802
+def test_P_redacted_other_numbers_next_to_a_card_do_not_hide_it(
     card: str, separators: list[str], others: list[str], data: st.DataObject
 ) -> None:
     place = data.draw(st.integers(0, len(others)))
@@ -156,7 +156,7 @@ def test_the_usual_groupings_are_masked(card: str) -> None:
 
 
 @pytest.mark.case("L33")
-def test_L33_cards_in_digits_are_masked_and_counted_benign_numbers_kept() -> None:  # noqa: N802
+def test_L33_cards_in_digits_are_masked_and_counted_benign_numbers_kept() -> None:
     text = (
         "my card is 4242, 4242, 4242, 4242, expiry 09/29; the other one ٥٥٥٥ ٥٥٥٥ ٥٥٥٥ ٤٤٤٤. "
         "My order is 4242 4242, call me at 2 on +1 555 010 9999."

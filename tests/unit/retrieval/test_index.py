@@ -91,7 +91,7 @@ def test_excluded_turns_are_not_returned() -> None:
 
 
 @pytest.mark.case("L37")
-def test_L37_a_huge_turn_is_indexed_and_the_others_still_found() -> None:  # noqa: N802
+def test_L37_a_huge_turn_is_indexed_and_the_others_still_found() -> None:
     huge = " ".join(f"word{number}" for number in range(60_000))
     index = index_of([turn("my code word is marble", "it"), turn(huge, "huge", session="t")])
     assert ids(find(index, "code word marble"))[0] == "it"
@@ -148,7 +148,7 @@ def test_a_named_day_brings_up_what_was_said_then() -> None:
 
 
 @pytest.mark.case("L29")
-def test_L29_what_was_said_just_now_is_the_newest() -> None:  # noqa: N802
+def test_L29_what_was_said_just_now_is_the_newest() -> None:
     index = with_vectors(
         index_of((turn(f"small detail number {n}", f"t{n}", minute=n) for n in range(40)), dimension=DIMENSION)
     )
@@ -240,7 +240,7 @@ def test_another_session_does_not_come_between(history: list[IndexedTurn], more:
 
 @pytest.mark.promise("P-erased")
 @given(HISTORIES, TEXTS, st.data())
-def test_P_erased_removed_turns_are_as_if_never_said(  # noqa: N802
+def test_P_erased_removed_turns_are_as_if_never_said(
     history: list[IndexedTurn], query: str, data: st.DataObject
 ) -> None:
     gone = data.draw(st.sets(st.sampled_from([each.id for each in history])))
@@ -254,7 +254,7 @@ def test_P_erased_removed_turns_are_as_if_never_said(  # noqa: N802
 
 @pytest.mark.promise("P-erased")
 @given(HISTORIES, TEXTS)
-def test_P_erased_a_session_goes_whole(history: list[IndexedTurn], query: str) -> None:  # noqa: N802
+def test_P_erased_a_session_goes_whole(history: list[IndexedTurn], query: str) -> None:
     index = index_of(history)
     sizes = Counter(each.session_id for each in history)
     assert index.remove_session("a") == sizes["a"]
@@ -265,7 +265,7 @@ def test_P_erased_a_session_goes_whole(history: list[IndexedTurn], query: str) -
 
 
 @pytest.mark.promise("P-erased")
-def test_P_erased_no_hash_stays_that_nobody_else_has() -> None:  # noqa: N802
+def test_P_erased_no_hash_stays_that_nobody_else_has() -> None:
     index = index_of([turn("secret peanut", "gone"), turn("peanut butter", "stays", session="t")])
     index.remove(["gone"])
     terms = set(index.keywords.arrays()["terms"].tolist())

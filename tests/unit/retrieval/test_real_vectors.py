@@ -70,12 +70,12 @@ def test_a_fact_is_found_in_other_words(ask: Ask, history: UserIndex, query: str
         ("order ١٢٣٤", 8),
     ],
 )
-def test_L21_own_spelling_passes_the_gate(ask: Ask, history: UserIndex, query: str, fact: int) -> None:  # noqa: N802
+def test_L21_own_spelling_passes_the_gate(ask: Ask, history: UserIndex, query: str, fact: int) -> None:
     assert ask(history, query)[0] == FACTS[fact]
 
 
 @pytest.mark.case("L11")
-def test_L11_the_address_of_last_time_is_recalled(ask: Ask, history: UserIndex) -> None:  # noqa: N802
+def test_L11_the_address_of_last_time_is_recalled(ask: Ask, history: UserIndex) -> None:
     assert FACTS[2] in ask(history, "same address as last time?")
 
 
@@ -101,7 +101,7 @@ def test_no_relevant_memory_no_hit(ask: Ask, history: UserIndex, query: str) -> 
 
 
 @pytest.mark.case("L37")
-def test_L37_a_fact_of_turn_3_is_found_after_10_000(ask: Ask) -> None:  # noqa: N802
+def test_L37_a_fact_of_turn_3_is_found_after_10_000(ask: Ask) -> None:
     said = [f"we spoke about item {number % 997} of the list and its colour" for number in range(10_000)]
     said[3] = "my locker at the pool has the code word marble"
     index = index_of((turn(text, f"t{number}", minute=number) for number, text in enumerate(said)), dimension=384)

@@ -95,3 +95,11 @@ def test_an_unrelated_question_gets_nothing() -> None:
     index = index_of([turn("my dog is called Biscuit"), turn("I live in Lyon", minute=1)])
     assert find(index, "who wrote Hamlet?", min_relevance=True) == []
     assert ids(find(index, "what is my dog called?", min_relevance=True))[0] == "my dog is called Biscuit"
+
+
+def test_what_has_no_vector_yet_is_judged_by_its_words() -> None:
+    far = Evidence(0.0, 0.05, 1.0, 0.0)
+    said_just_now = Evidence(0.9, None, 0.6, 0.0)
+    query = _query("what is the code word for the garage?")
+    assert relevance.bears(query, [far, said_just_now], 20, names_speaker=False)
+    assert not relevance.bears(query, [far, Evidence(0.1, None, 0.6, 0.0)], 20, names_speaker=False)

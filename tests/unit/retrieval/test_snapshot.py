@@ -94,7 +94,7 @@ def test_errors_hold_nothing_of_what_was_said() -> None:
 
 
 @pytest.mark.promise("P-erased")
-def test_P_erased_nothing_of_a_removed_turn_is_in_the_snapshot() -> None:  # noqa: N802
+def test_P_erased_nothing_of_a_removed_turn_is_in_the_snapshot() -> None:
     index = index_of(
         [
             IndexedTurn(

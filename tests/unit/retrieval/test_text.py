@@ -62,7 +62,7 @@ L19 = (
         ("I bought it for 1,200 euros", "1200"),
     ],
 )
-def test_L21_own_spelling_finds_what_was_said(stored: str, query: str) -> None:  # noqa: N802
+def test_L21_own_spelling_finds_what_was_said(stored: str, query: str) -> None:
     index = index_of([turn(stored, "it"), *(turn(text, session=text) for text in OTHERS)])
     hits = find(index, query, min_relevance=True)
     assert ids(hits)[:1] == ["it"]
@@ -71,7 +71,7 @@ def test_L21_own_spelling_finds_what_was_said(stored: str, query: str) -> None: 
 
 @pytest.mark.case("L19")
 @pytest.mark.parametrize("text", L19)
-def test_L19_no_syntax_is_read_into_words(text: str) -> None:  # noqa: N802
+def test_L19_no_syntax_is_read_into_words(text: str) -> None:
     index = index_of([turn(text, "it"), turn("something else entirely", "other", session="t")])
     hits = find(index, text)
     assert len(hits) == 2
@@ -81,7 +81,7 @@ def test_L19_no_syntax_is_read_into_words(text: str) -> None:  # noqa: N802
 
 @pytest.mark.case("L19")
 @given(ANY_TEXT, ANY_TEXT)
-def test_L19_any_text_is_indexed_and_asked(stored: str, query: str) -> None:  # noqa: N802
+def test_L19_any_text_is_indexed_and_asked(stored: str, query: str) -> None:
     index = index_of([turn(stored, "it")])
     assert find(index, query)[0].turn.text == stored
 

@@ -195,7 +195,7 @@ def files_with(directory: Path, text: str) -> list[str]:
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_no_file_holds_the_text_or_the_id(data_dir: Path) -> None:  # noqa: N802
+async def test_P_erased_no_file_holds_the_text_or_the_id(data_dir: Path) -> None:
     scope = new_scope(user_id="+15550107777")
     async with opened(sqlite_url(data_dir)) as archive:
         said = [entry(f"canary-text {n} " * 400, session="canary-session", name="canary-name") for n in range(40)]
@@ -220,9 +220,7 @@ async def test_P_erased_no_file_holds_the_text_or_the_id(data_dir: Path) -> None
     [Selection("session", session_id="s1"), Selection("since", since=archives.NOON)],
     ids=["session", "since"],
 )
-async def test_P_erased_a_partial_erasure_leaves_nothing_in_the_files(  # noqa: N802
-    data_dir: Path, selection: Selection
-) -> None:
+async def test_P_erased_a_partial_erasure_leaves_nothing_in_the_files(data_dir: Path, selection: Selection) -> None:
     scope = new_scope()
     async with opened(sqlite_url(data_dir)) as archive:
         early = entry("kept-text", session="s0", minute=-60)
@@ -233,7 +231,7 @@ async def test_P_erased_a_partial_erasure_leaves_nothing_in_the_files(  # noqa: 
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_a_reader_in_the_way_only_delays_the_scrubbing(  # noqa: N802
+async def test_P_erased_a_reader_in_the_way_only_delays_the_scrubbing(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "_SCRUB_RETRY_S", 0.01)
@@ -253,7 +251,7 @@ async def test_P_erased_a_reader_in_the_way_only_delays_the_scrubbing(  # noqa: 
 
 
 @pytest.mark.promise("P-erased")
-async def test_P_erased_an_open_finishes_what_a_killed_process_left(data_dir: Path) -> None:  # noqa: N802
+async def test_P_erased_an_open_finishes_what_a_killed_process_left(data_dir: Path) -> None:
     scope = new_scope()
     async with opened(sqlite_url(data_dir)) as archive:
         await archive.store(scope, logged([entry("canary-text")]))

@@ -97,7 +97,7 @@ async def test_one_line_is_one_turn_and_one_reply_is_one_line(backend: Backend) 
 
 
 @pytest.mark.promise("P-fresh")
-async def test_P_fresh_the_next_chat_of_the_same_user_remembers(backend: Backend) -> None:  # noqa: N802
+async def test_P_fresh_the_next_chat_of_the_same_user_remembers(backend: Backend) -> None:
     await talk("My dog is called Biscuit.")
     told = await events("What is my dog called?")
     reply = told[-1]
@@ -108,7 +108,7 @@ async def test_P_fresh_the_next_chat_of_the_same_user_remembers(backend: Backend
 
 
 @pytest.mark.promise("P-isolated")
-async def test_P_isolated_another_user_does_not(backend: Backend) -> None:  # noqa: N802
+async def test_P_isolated_another_user_does_not(backend: Backend) -> None:
     await talk("My dog is called Biscuit.")
     told = await events("What is my dog called?", "/memory", user="you")
     assert "Biscuit" not in json.dumps(told)
@@ -218,7 +218,7 @@ async def test_stores_that_can_never_be_opened_end_it_before_it_begins(monkeypat
 
 
 @pytest.mark.promise("P-silent")
-async def test_P_silent_stores_that_are_away_do_not_silence_the_agent_and_the_loss_is_told(  # noqa: N802
+async def test_P_silent_stores_that_are_away_do_not_silence_the_agent_and_the_loss_is_told(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def away(*_: Any, **__: Any) -> None:

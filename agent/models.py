@@ -6,6 +6,7 @@ Above: commands, worker. Below: settings, agent.local.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,9 +105,12 @@ def build(settings: AgentSettings, data_dir: Path, *, voice: bool) -> Models:
 def new_session(models: Models, *, room: bool = False) -> AgentSession[None]:
     """A session of ``models``, not started. Without a room nobody goes away, and no microphone hears the speaker."""
     from livekit.agents import AgentSession
+    from livekit.agents.voice.agent_session import SessionConnectOptions
 
     if models.stt is None or models.tts is None:
-        return AgentSession(llm=models.llm, vad=None, **_WITHOUT_ROOM)
+        # Who types sees that there was no answer, and tries again: livekit would end the session at the fourth.
+        patient = SessionConnectOptions(max_unrecoverable_errors=sys.maxsize)
+        return AgentSession(llm=models.llm, vad=None, conn_options=patient, **_WITHOUT_ROOM)
     handling: dict[str, Any] = {"preemptive_generation": {"enabled": True}}
     if models.hears_by_voice_activity:
         # The local listener ends a turn by silence; a turn detector on top only adds its own patience.

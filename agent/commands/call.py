@@ -69,7 +69,7 @@ async def call(
     """Hold the call and write its recording, also when it is ended early; the exit code."""
     started_s = time.monotonic()
     models = open_models(configuration, voice=True)
-    telling = CallTeller(output, as_json=arguments.json)
+    telling = CallTeller(output, configuration.agent, as_json=arguments.json)
     microphone, speaker = WavMicrophone(), RecordingSpeaker(on_audible=telling.on_audible)
     greeting = configuration.agent.greeting if configuration.agent.greets else None
     notice(f"{announcement(configuration.agent, voice=True)}; user: {arguments.user}")

@@ -24,15 +24,22 @@ from livekit.agents import (
 )
 
 from agent.commands.conversation import Conversation, bounded, notice
+from agent.commands.failures import why
 from agent.commands.output import Output, milliseconds
 from agent.commands.turns import Remembered, Turn
 from agent.local.audio import Playing
 from agent.local.wav import RATE
+from agent.settings import AgentSettings, Part
 
 QUIET_S = 1.2  # nothing going on for this long is the end of a call whose caller has finished
 UNDERSTANDING_S = 5.0  # the same while what was said last is not understood yet
 AUDIBLE = 330  # of 32768: as agent.local.audio has it
 _POLL_S = 0.05
+_PARTS: dict[str, tuple[Part, str]] = {
+    "stt_error": ("stt", "listening"),
+    "llm_error": ("llm", "thinking"),
+    "tts_error": ("tts", "talking"),
+}
 
 
 class CallTeller:
@@ -41,8 +48,9 @@ class CallTeller:
     ``answered`` is set by the first reply or greeting that was said to its end, ``closed`` when the session gave up.
     """
 
-    def __init__(self, output: Output, *, as_json: bool) -> None:
+    def __init__(self, output: Output, settings: AgentSettings, *, as_json: bool) -> None:
         self._output = output
+        self._settings = settings
         self._as_json = as_json
         self._talk: Conversation | None = None
         self._remembered: Remembered | None = None
@@ -52,6 +60,8 @@ class CallTeller:
         self._caller_speaks = False
         self._agent_busy = False
         self._not_understood = False
+        self._failed = False
+        self._problems: set[str] = set()
         self._turns = 0
         self._caller_ended_at: float | None = None
         self._audible_at: float | None = None
@@ -140,9 +150,21 @@ class CallTeller:
 
     def _on_error(self, event: ErrorEvent) -> None:
         self._active()
-        kind = getattr(event.error, "type", type(event.error).__name__)
+        if not getattr(event.error, "recoverable", False):
+            self._failed = True
         cause = getattr(event.error, "error", event.error)
-        notice(f"{kind}: {type(cause).__name__}. python -m agent doctor shows what answers.")
+        kind = getattr(event.error, "type", "")
+        if kind in _PARTS:
+            part, doing = _PARTS[kind]
+            self._problem(f"{doing}: {why(cause, part, self._settings)}")
+        else:
+            self._problem(f"{kind}: {type(cause).__name__}. python -m agent doctor shows what answers.")
+
+    def _problem(self, text: str) -> None:
+        if text not in self._problems:  # each attempt fails alike
+            self._problems.add(text)
+            notice(text)
+            self._event("problem", message=text)
 
     def _on_close(self, event: CloseEvent) -> None:
         if event.reason == CloseReason.ERROR:
@@ -166,14 +188,14 @@ class CallTeller:
             await asyncio.sleep(_POLL_S)
 
     def end(self, recording: str | None) -> int:
-        """Tell how it ended; 1 if nothing was understood or the session gave up."""
+        """Tell how it ended; 1 if nothing was understood, or a model failed for good."""
         understood = self._turns > 0
-        if not understood:
+        if not understood and not self._failed:
             notice("Nothing was understood: there is no speech in the recording that this listener can make out.")
         if recording and not self._as_json:
             notice(f"The call is in {recording}: caller left, agent right.")
         self._event("end", recording=recording, turns=self._turns)
-        return 0 if understood and not self.closed.is_set() else 1
+        return 0 if understood and not self._failed and not self.closed.is_set() else 1
 
     def _tell(self, turn: Turn) -> None:
         if self._as_json:

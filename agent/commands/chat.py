@@ -13,12 +13,13 @@ from typing import Any
 from livekit.agents.voice import io
 
 from agent.commands.conversation import Conversation, Ends, configured, conversation, notice, open_models
+from agent.commands.failures import why
 from agent.commands.lines import LineReader, LineTooLong, PipeLines, TerminalLines, is_terminal, terminal_restored
 from agent.commands.output import Output
 from agent.commands.process import run_async
 from agent.commands.turns import Remembered, Turn
 from agent.models import announcement, describe
-from agent.settings import Configuration
+from agent.settings import AgentSettings, Configuration
 from memory.errors import VoiceMemoryError
 from memory.limits import LOG_READ_MAX
 from memory.models import MemoryEntry, clean_text, in_order
@@ -70,7 +71,7 @@ async def chat(
             started_ms = round((time.monotonic() - started_s) * 1000, 1)
             about = {"session": talk.session_id, "user": talk.scope.user_id, "start_ms": started_ms}
             output.event("ready", **about, models=describe(configuration.agent, voice=False))
-        return await _Chat(talk, screen, output, as_json=arguments.json).hold(reader)
+        return await _Chat(talk, screen, output, configuration.agent, as_json=arguments.json).hold(reader)
 
 
 class _Screen(io.TextOutput):
@@ -113,8 +114,11 @@ class _Screen(io.TextOutput):
 
 
 class _Chat:
-    def __init__(self, talk: Conversation, screen: _Screen, output: Output, *, as_json: bool) -> None:
+    def __init__(
+        self, talk: Conversation, screen: _Screen, output: Output, settings: AgentSettings, *, as_json: bool
+    ) -> None:
         self._talk = talk
+        self._settings = settings
         self._screen = screen
         self._output = output
         self._as_json = as_json
@@ -161,7 +165,7 @@ class _Chat:
         memory_ms, self._block = self._remembered.look()
         error = handle.exception()
         if error is not None or not said:
-            self._problem(f"No answer: {type(error).__name__ if error else 'the model said nothing'}.")
+            self._problem(f"No answer: {why(error, 'llm', self._settings) if error else 'the model said nothing.'}")
             return
         reply = Turn("assistant", said, "text", memory_ms=memory_ms, block=self._block)
         reply.interrupted = handle.interrupted

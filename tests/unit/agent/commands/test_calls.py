@@ -16,6 +16,7 @@ from agent.commands.conversation import Conversation
 from agent.commands.output import Output
 from agent.local.audio import Playing
 from agent.local.wav import RATE
+from agent.settings import AgentSettings
 from memory.models import Recall
 
 END_S = 30
@@ -39,7 +40,7 @@ class Hall:
         self._reading, self._writing = os.pipe()
         self.output = Output(self._writing)
         self.memory = Memory()
-        self.teller = CallTeller(self.output, as_json=as_json)
+        self.teller = CallTeller(self.output, AgentSettings(), as_json=as_json)
         speech = np.concatenate([np.full(RATE, 5_000, np.int16), np.zeros(RATE, np.int16)])
         self.teller.playing = Playing(speech, RATE, started_at=BEGAN_AT)
         talk = cast("Any", Conversation)(

@@ -9,6 +9,7 @@ import asyncio
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -125,21 +126,32 @@ def end_later(code: int, *, after_s: float = STOP_S_MAX) -> None:
     timer.start()
 
 
-class _Plain(logging.Formatter):
+# What a model server answers to a request that it refuses may repeat the request: all that was said.
+_ANSWER = re.compile(r"(Error code: \d+) - [^\n]*")
+
+
+class _Private(logging.Formatter):
+    """A record without what a server answered."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return _ANSWER.sub(r"\1", super().format(record)).rstrip()
+
+
+class _Plain(_Private):
     """One line a record: a traceback helps only who asked for it (``--verbose``)."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's own name
         return ""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).rstrip()
 
 
 def configure_logging(*, verbose: bool) -> None:
     """Log to stderr: warnings of ours and errors of others, or everything from INFO with tracebacks."""
     handler = logging.StreamHandler(sys.stderr)
     layout = "%(levelname)s %(name)s: %(message)s"
-    handler.setFormatter(logging.Formatter("%(asctime)s " + layout) if verbose else _Plain(layout))
+    handler.setFormatter(_Private("%(asctime)s " + layout) if verbose else _Plain(layout))
     logging.basicConfig(level=logging.INFO if verbose else logging.ERROR, handlers=[handler], force=True)
     for name in ("memory", "agent"):
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
+    if not verbose:
+        # It tells of tasks nobody waited for: livekit's, whose failures are told as what they mean.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)

@@ -122,6 +122,21 @@ def test_an_output_on_a_full_disk_is_told_of() -> None:
     assert "No space left on device" in err
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_a_model_server_answers_is_not_logged(verbose: bool) -> None:
+    program = (
+        "import asyncio, logging\n"
+        "from agent.commands.process import configure_logging\n"
+        f"configure_logging(verbose={verbose})\n"
+        "failure = ValueError('Error code: 422 - ' + str({'input': 'a secret'}) + ', status_code=422')\n"
+        "logging.getLogger('livekit.agents').error('it failed: %s', failure, exc_info=failure)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=END_S, check=False, text=True)
+    assert "it failed: Error code: 422\n" in found.stderr
+    assert ("ValueError: Error code: 422\n" in found.stderr) == verbose
+    assert "secret" not in found.stderr
+
+
 def test_closed_streams_are_no_trap_for_sockets() -> None:
     program = (
         "import os; os.close(0); os.close(1)\n"

@@ -24,9 +24,13 @@ _SIP_IDENTITY = re.compile(r"\bsip_[^\s'\",;)}\]]*")
 _NUMBER = re.compile(r"(?<![\w.:-])(?:\+\d[\d ().-]{5,18}\d|\d{9,15})(?![\w.:-])")
 
 
+# What a model server answers to a request that it refuses may repeat the request: all that was said.
+_ANSWER = re.compile(r"(Error code: \d+) - [^\n]*")
+
+
 def mask(text: str) -> str:
-    """``text`` without phone numbers and the identities that are made of them."""
-    return _NUMBER.sub("(number)", _SIP_IDENTITY.sub("sip_(number)", text))
+    """``text`` without phone numbers, the identities that are made of them, and what model servers answer."""
+    return _NUMBER.sub("(number)", _SIP_IDENTITY.sub("sip_(number)", _ANSWER.sub(r"\1", text)))
 
 
 def is_private(key: str) -> bool:

@@ -72,7 +72,7 @@ class Side:
     async def spoken(self, question: str, *, interims: bool) -> None:
         if interims:
             words = question.split()
-            for count in range(2, len(words) + 1, 2):
+            for count in (*range(2, len(words), 2), len(words)):
                 await self.stt.turn_interim(" ".join(words[:count]))
             await asyncio.sleep(_PAUSE_S)
         await self._timed("spoken_interims" if interims else "spoken", self.stt.turn(question, preflight=False))

@@ -34,8 +34,10 @@ _COMPOSE = """
 # PostgreSQL's password there, letters and digits; as REDIS_PASSWORD, FALKORDB_PASSWORD and LiveKit's key and secret
 # above it must be set (openssl rand -hex 24 makes one).
 # POSTGRES_PASSWORD=
-# The address at which callers reach this machine's LiveKit server. Unset: the server finds one of its own.
-# LIVEKIT_NODE_IP=
+# Where LiveKit's ports are opened. Unset: 127.0.0.1, for callers on this machine alone.
+# LIVEKIT_BIND=
+# The address at which callers reach this machine's LiveKit server. Unset: the server finds one.
+# NODE_IP=
 """
 
 

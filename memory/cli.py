@@ -97,10 +97,11 @@ async def host(settings: Settings) -> int:
 async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> None:
     from memory.clock import SystemClock
     from memory.ingestion.archiver import Archiver
+    from memory.replay import Replayer
     from memory.retrieval.engine import RecallEngine
     from memory.retrieval.host import RecallHost
     from memory.retrieval.snapshot_files import SnapshotStore, snapshot_directory
-    from memory.wiring import open_archive, open_embedder, open_sessions
+    from memory.wiring import open_archive, open_embedder, open_sessions, open_spool
 
     clock = SystemClock()
     closers: list[Callable[[], Awaitable[None]]] = []
@@ -112,7 +113,8 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
             log=log, archive=archive, embedder=embedder, embedder_ready=False, clock=clock, snapshots=snapshots
         )
         consumer = Archiver(log, archive, clock, engine.counters)
-        await RecallHost(role, engine, embedder=embedder, consumer=consumer).run(stop)
+        replayer = Replayer(open_spool(settings), log, clock, engine.counters)
+        await RecallHost(role, engine, embedder=embedder, consumer=consumer, replayer=replayer).run(stop)
     finally:
         while closers:
             await closers.pop()()

@@ -12,6 +12,7 @@
     ├── StoreUnavailable         a store did not answer in time, refused, or is full: try again later
     ├── StoreFault               a store answered with something that trying again won't mend
     │   └── DataTooNew           the data directory was written by a newer version
+    ├── SpoolUnusable            the spool on disk is full, or its disk is, or can't be written
     ├── DataDirectoryUnusable    read-only, full, not ours
     ├── EmbeddedServerUnavailable   no wheel for this platform, a missing system library
     ├── HostUnavailable          a helper process (recall, speech) is away or late
@@ -68,6 +69,10 @@ class DataTooNew(StoreFault):
 
 class DataDirectoryUnusable(VoiceMemoryError):
     """The data directory can't be used: read-only, full, or owned by somebody else."""
+
+
+class SpoolUnusable(VoiceMemoryError):
+    """The spool, where turns wait on disk while their store is away, takes no more: full, or its disk is."""
 
 
 class EmbeddedServerUnavailable(VoiceMemoryError):

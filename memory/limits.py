@@ -25,6 +25,17 @@ RECORD_RETRY_S_MAX = 2.0
 DURABLE_WAIT_S = 0.25  # how long the first audio frame waits for the user's turn to be durable
 SHUTDOWN_FLUSH_S = 5.0
 
+SPOOL_AFTER_S = 0.1  # a turn that the store has not taken for so long goes to the disk; later ones at once
+SPOOL_RETRY_S = 2.0  # between attempts to use a spool that is full
+SPOOL_BATCH = 64  # records written in one go
+SPOOL_REPLAY = 16  # records stored in one go: an erasure waits for them
+SPOOL_BYTES_MAX = 33_554_432  # of one session
+SPOOL_RECORDS_MAX = 4_096  # of one session
+SPOOL_TOTAL_BYTES_MAX = 1_073_741_824  # of one data directory; beyond it no further session spools
+SPOOL_GATE_S = 0.5  # how long a turn waits for an erasure in the spool
+SPOOL_ERASE_S = 10.0  # how long an erasure waits for turns that are being stored from the spool
+SPOOL_SCAN_S = 5.0  # how often the recall host looks for spools that dead processes left
+
 LOG_READ_MAX = 500  # records moved by one read of the log
 ARCHIVE_POLL_S = 0.25
 ARCHIVE_POLL_IDLE_S = 1.0
@@ -86,6 +97,10 @@ def check() -> None:
         <= HOST_MESSAGE_BYTES_MAX,
         "a recall's batch fits into one run of the embedder": 1 + EMBED_NEWEST_MAX <= EMBED_BATCH_MAX,
         "an erasure made elsewhere is swept within a minute": SNAPSHOT_SWEEP_S * 2 <= 60,
+        "a late turn is on disk before its reply is held up for it": SPOOL_AFTER_S * 2 <= DURABLE_WAIT_S,
+        "one entry fits into a session's spool": (ENTRY_CONTENT_BYTES_MAX + ENTRY_RETRIEVED_BYTES_MAX) * 8
+        <= SPOOL_BYTES_MAX,
+        "an erasure waits for longer than an attempt to record takes": RECORD_TIMEOUT_S < SPOOL_ERASE_S,
         "an idle poll is no quicker than a busy one": ARCHIVE_POLL_S <= ARCHIVE_POLL_IDLE_S,
         "a store that is away is asked no more often than one that is idle": ARCHIVE_POLL_IDLE_S
         <= ARCHIVE_BACKOFF_S_MAX,

@@ -1,6 +1,7 @@
 """Stores what is said, in order, off the turn's path: a bounded queue, and one task that appends to the session store.
 
-One recorder per session. Above: plugin. Below: the session store's port, intake.
+While the store is away or slow, a second task moves the queue into the spool on disk; what is there is stored first
+when the store is back. One recorder per session. Above: plugin. Below: the session store's port, replay, intake.
 """
 
 from __future__ import annotations
@@ -8,18 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 from memory.clock import Clock
 from memory.counters import Counters
-from memory.errors import NotTheWriter, SessionOwnership, StoreUnavailable
+from memory.errors import NotTheWriter, SessionOwnership, SpoolUnusable, StoreUnavailable
 from memory.limits import (
     RECORD_QUEUE_MAX,
     RECORD_RETRY_S_MAX,
     RECORD_TIMEOUT_S,
     SHUTDOWN_FLUSH_S,
+    SPOOL_AFTER_S,
+    SPOOL_BATCH,
+    SPOOL_RETRY_S,
     STORE_TIMEOUT_S,
     WRITER_HEARTBEAT_S,
     WRITER_LEASE_S,
@@ -27,7 +32,9 @@ from memory.limits import (
 from memory.models import MemoryEntry, Record, Scope, new_id
 from memory.ports import SessionStore, WriterLeases
 from memory.privacy.intake import Intake
-from memory.retrieval.deadlines import done_within
+from memory.replay import SessionSpool, replay_left
+from memory.retrieval.deadlines import Deadline, done_within
+from memory.spool import Spool
 
 logger = logging.getLogger("memory.recorder")
 
@@ -47,12 +54,14 @@ class Sessions(SessionStore, WriterLeases, Protocol):
 class _Waiting:
     record: Record
     since_s: float
+    told: bool = False  # that the spool did not take it
 
 
 class Recorder:
     """Appends one session's entries and events to the store, each once, in the order of ``record``.
 
-    Nothing here raises into the caller. ``start`` may come late: until then what is recorded waits. While another
+    Nothing here raises into the caller. ``start`` may come late: until then what is recorded waits, on disk from
+    ``spool_as`` on. While another
     process records the same session this one is silent; it takes over when that one's lease has lapsed, with what it
     heard since. Close with ``aclose``.
 
@@ -81,6 +90,11 @@ class Recorder:
         self._lost = 0
         self._changed = asyncio.Event()  # something arrived, left, or ended: whoever waits looks again
         self._task: asyncio.Task[None] | None = None
+        self._spooling: asyncio.Task[None] | None = None
+        self._spool: SessionSpool | None = None
+        self._spool_works = True
+        self._looked_for_left = False
+        self._away = False  # the store: somebody has waited for it in vain since it last answered
         self._place: tuple[Sessions, Scope] | None = None
         self._claimed_at_s: float | None = None
         self._silent = False
@@ -88,8 +102,13 @@ class Recorder:
 
     @property
     def pending(self) -> int:
-        """How many records wait to be stored."""
+        """How many records wait to be stored; those on disk are not among them."""
         return len(self._queue)
+
+    @property
+    def spooled(self) -> int:
+        """How many records wait on disk for their store."""
+        return self._spool.waiting if self._spool is not None else 0
 
     @property
     def silent(self) -> bool:
@@ -105,14 +124,27 @@ class Recorder:
         """From now on what was and will be recorded is stored, as ``scope``'s. Once."""
         if self._task is None and not self._closed:
             self._place = sessions, scope
+            self._away = False
             self._task = asyncio.create_task(self._run(sessions, scope), name="memory.recorder")
+
+    def spool_as(self, scope: Scope, spool: Spool) -> None:
+        """From now on what the store does not take in time goes to the disk, as ``scope``'s. Once."""
+        if self._spooling is None and not self._closed:
+            self._spool = SessionSpool(spool, scope, self._clock, self._counters)
+            self._spooling = asyncio.create_task(self._keep(self._spool), name="memory.spool")
+
+    def store_is_away(self) -> None:
+        """The store can't be opened: don't wait for it with the next turns."""
+        self._away = True
+        self._notify()
 
     def record(self, record: Record) -> None:
         """Take a record to be stored; returns at once. Beyond ``RECORD_QUEUE_MAX`` waiting ones it is lost, counted."""
         if self._closed or len(self._queue) >= RECORD_QUEUE_MAX:
             self._counters.add("record.lost")
             logger.error(
-                "a turn was not recorded: %s",
+                "a turn was not recorded (id %s): %s",
+                record.id,
                 "the session is closed" if self._closed else "too many wait; is the store (REDIS_URL) away?",
             )
             return
@@ -121,18 +153,29 @@ class Recorder:
         self._notify()
 
     async def durable(self, timeout_s: float) -> bool:
-        """Wait until everything recorded so far is stored, ``timeout_s`` at most. False: it isn't, or some was lost.
+        """Wait until everything recorded so far is stored or on disk, ``timeout_s`` at most. False: it isn't, or some
+        was lost.
 
-        True as well while another process records this session: storing it is up to that one.
+        Where neither store nor disk takes anything, that is waited for once and not again until one of them does. True
+        as well while another process records this session: storing it is up to that one.
         """
         lost, target = self._lost, self._settled + len(self._queue)
-        if self._settled < target and not self._silent:
-            settling = asyncio.create_task(self._settle(target))
-            try:
-                await done_within(settling, self._clock, timeout_s)
-            finally:
-                await _cancelled(settling)
+        if not (self._away and not self._spool_usable):
+            await self._settled_within(target, timeout_s)
+            self._away = self._away or self._settled < target
         return self._silent or (self._settled >= target and self._lost == lost)
+
+    async def stored(self, timeout_s: float) -> bool:
+        """Wait until everything recorded so far is in the store, ``timeout_s`` at most; whether it is."""
+        deadline = Deadline(self._clock, timeout_s * 1_000)
+        lost, target = self._lost, self._settled + len(self._queue)
+        await self._settled_within(target, timeout_s)
+        emptied = asyncio.create_task(self._emptied())
+        try:
+            await deadline.met_by(emptied)
+        finally:
+            await _cancelled(emptied)
+        return self._silent or (self._settled >= target and not self.spooled and self._lost == lost)
 
     async def aclose(self, timeout_s: float = SHUTDOWN_FLUSH_S) -> None:
         """Store what still waits, within ``timeout_s``; what can't be is counted, logged by id and dropped.
@@ -141,10 +184,10 @@ class Recorder:
         """
         if not self._closed:
             self._closed = True
-            if self._task is not None:
-                await self.durable(timeout_s)
-        if self._task is not None:
-            await _cancelled(self._task)
+            await self._flush(timeout_s)
+        for task in (self._task, self._spooling):
+            if task is not None:
+                await _cancelled(task)
         await self._release()
         if self._queue and not self._silent:
             self._counters.add("record.lost", len(self._queue))
@@ -154,7 +197,18 @@ class Recorder:
                 ", ".join(waiting.record.id for waiting in self._queue),
             )
         self._queue.clear()
+        if self._spool is not None:
+            if self.spooled:
+                logger.warning("%d turns wait in the spool until their store is back", self.spooled)
+            await self._spool.aclose()
         self._notify()
+
+    async def _flush(self, timeout_s: float) -> None:
+        deadline = Deadline(self._clock, timeout_s * 1_000)
+        if self._task is not None or self._spooling is not None:
+            await self._settled_within(self._settled + len(self._queue), timeout_s)
+        if self._task is not None and self.spooled and not self._away:
+            await self.stored(deadline.remaining_s())
 
     async def _release(self) -> None:
         if self._place is None or self._claimed_at_s is None or self._queue:
@@ -174,6 +228,18 @@ class Recorder:
         while self._settled < target and not self._silent and not (self._task and self._task.done()):
             await self._changed.wait()
 
+    async def _settled_within(self, target: int, timeout_s: float) -> None:
+        if self._settled < target and not self._silent:
+            settling = asyncio.create_task(self._settle(target))
+            try:
+                await done_within(settling, self._clock, timeout_s)
+            finally:
+                await _cancelled(settling)
+
+    async def _emptied(self) -> None:
+        while self.spooled and not self._silent and self._task is not None and not self._task.done():
+            await self._changed.wait()
+
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -183,7 +249,7 @@ class Recorder:
         while True:
             try:
                 await self._step(sessions, scope)
-                retry_s = _RETRY_S_MIN
+                retry_s, self._away = _RETRY_S_MIN, False
                 continue
             except NotTheWriter:
                 await self._stand_by()
@@ -195,6 +261,7 @@ class Recorder:
                 logger.warning("the session id belongs to another user; the turns go into a session of their own")
             except _AWAY:
                 self._counters.add("record.retries")
+                self.store_is_away()
             except Exception as error:
                 self._counters.add("record.errors")
                 logger.error("the session can't be claimed (%s); trying again", type(error).__name__)
@@ -202,7 +269,10 @@ class Recorder:
             retry_s = min(2 * retry_s, RECORD_RETRY_S_MAX)
 
     async def _step(self, sessions: Sessions, scope: Scope) -> None:
-        """Renew the lease if it is time, then store the oldest record, or wait for one until the lease is due again."""
+        """Renew the lease if it is time, then store what is oldest, or wait until there is something or it is time.
+
+        What is on disk is oldest: what an ended process has left of this user, then this session's own.
+        """
         if self._takes_over is not None:
             await self._attempt(sessions.release(self.session_id, scope, writer=self._takes_over))
             self._takes_over = None
@@ -211,15 +281,33 @@ class Recorder:
             await self._attempt(sessions.claim(self.session_id, scope, writer=self._writer))
             self._claimed_at_s = now_s
             self._speak_again()
-        if self._queue:
-            await self._store(sessions, scope, self._queue[0].record)
-            self._leave()
+        if self._spool is not None and not self._looked_for_left:
+            await self._look_for_left(self._spool.spool, sessions, scope)
+        if self._spool is not None and self.spooled:
+            await self._spool.replay(lambda record: self._store(sessions, scope, record))
+            self._notify()
+        elif self._queue:
+            oldest = self._queue[0]
+            await self._store(sessions, scope, oldest.record)
+            self._leave(oldest)
         else:
-            arrival = asyncio.create_task(self._changed.wait())
-            try:
-                await done_within(arrival, self._clock, self._claimed_at_s + WRITER_HEARTBEAT_S - now_s)
-            finally:
-                await _cancelled(arrival)
+            await self._arrival(self._claimed_at_s + WRITER_HEARTBEAT_S - now_s)
+
+    async def _look_for_left(self, spool: Spool, sessions: Sessions, scope: Scope) -> None:
+        try:
+            await replay_left(spool, sessions, self._counters, self._clock, scope=scope)
+        except SpoolUnusable as error:
+            self._counters.add("spool.errors")
+            logger.error("turns that an ended process has left stay in the spool: %s", error)
+        self._looked_for_left = True
+
+    async def _arrival(self, timeout_s: float) -> None:
+        """Wait until something arrives, leaves or ends, ``timeout_s`` at most."""
+        arrival = asyncio.create_task(self._changed.wait())
+        try:
+            await done_within(arrival, self._clock, timeout_s)
+        finally:
+            await _cancelled(arrival)
 
     async def _store(self, sessions: Sessions, scope: Scope, record: Record) -> None:
         """Append ``record``, or give it up.
@@ -240,9 +328,12 @@ class Recorder:
                 if attempt < _ATTEMPTS_MAX:
                     await self._clock.sleep(_RETRY_S_MIN * attempt)
                     continue
-                self._lost += 1
-                self._counters.add("record.lost")
-                logger.error("a turn can't be stored (id %s, %s)", record.id, type(error).__name__)
+                self._given_up(record, error)
+
+    def _given_up(self, record: Record, error: Exception) -> None:
+        self._lost += 1
+        self._counters.add("record.lost")
+        logger.error("a turn can't be stored (id %s, %s)", record.id, type(error).__name__)
 
     async def _prepared(self, record: Record, scope: Scope) -> Record:
         if not isinstance(record, MemoryEntry):
@@ -265,9 +356,71 @@ class Recorder:
         finally:
             await _cancelled(task)
 
-    def _leave(self) -> None:
-        self._queue.popleft()
-        self._settled += 1
+    def _leave(self, *waiting: _Waiting) -> None:
+        """``waiting`` are stored, on disk, or given up. Whichever the other task has seen to already is gone."""
+        for each in waiting:
+            if self._queue and self._queue[0] is each:
+                self._queue.popleft()
+                self._settled += 1
+        self._notify()
+
+    # -- the spool
+
+    @property
+    def _spool_usable(self) -> bool:
+        return self._spool is not None and self._spool_works
+
+    async def _keep(self, spool: SessionSpool) -> None:
+        """Move what the store does not take in time to the disk, for good."""
+        while True:
+            await self._overdue()
+            batch = list(islice(self._queue, SPOOL_BATCH))
+            try:
+                await self._spool_batch(spool, batch)
+                self._spool_works = True
+            except SpoolUnusable as error:
+                self._refused(batch, error)
+                await self._clock.sleep(SPOOL_RETRY_S)
+
+    async def _overdue(self) -> None:
+        """Wait until a record has waited for the store for too long; any does while it is away."""
+        while self._silent or not self._queue:
+            await self._changed.wait()
+        while self._queue and not self._away and not self._silent:
+            left_s = self._queue[0].since_s + SPOOL_AFTER_S - self._clock.monotonic()
+            if left_s <= 0:
+                self._away = True  # or as good as: the turns after this one don't wait again
+            else:
+                await self._arrival(left_s)
+
+    async def _spool_batch(self, spool: SessionSpool, batch: Sequence[_Waiting]) -> None:
+        prepared: list[Record] = []
+        for waiting in batch:
+            try:
+                prepared.append(await self._prepared(waiting.record, spool.scope))
+            except Exception as error:
+                if prepared:
+                    break  # it comes first the next time
+                self._given_up(waiting.record, error)
+                self._leave(waiting)
+                return
+        if prepared:
+            await spool.append(prepared)
+            self._leave(*batch[: len(prepared)])
+
+    def _refused(self, batch: Sequence[_Waiting], error: SpoolUnusable) -> None:
+        self._spool_works = False
+        new = [waiting for waiting in batch if not waiting.told]
+        for waiting in new:
+            waiting.told = True
+        self._counters.add("record.not_spooled", len(new))
+        if new:
+            logger.error(
+                "%d turns wait in memory alone, the store is away and the spool does not take them (%s): %s",
+                len(new),
+                ", ".join(waiting.record.id for waiting in new),
+                error,
+            )
         self._notify()
 
     async def _stand_by(self) -> None:
@@ -281,7 +434,7 @@ class Recorder:
         await self._clock.sleep(WRITER_HEARTBEAT_S)
         oldest_s = self._clock.monotonic() - WRITER_LEASE_S - 2 * WRITER_HEARTBEAT_S
         while self._queue and self._queue[0].since_s < oldest_s:
-            self._leave()
+            self._leave(self._queue[0])
 
     def _speak_again(self) -> None:
         if self._silent:

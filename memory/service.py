@@ -326,6 +326,7 @@ class UnifiedMemoryService:
             sessions=backend.sessions,
             archive=await backend.archive(),
             recall=backend.retriever,
+            spool=backend.spool,
             beyond_reach=beyond,
         )
 

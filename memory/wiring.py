@@ -30,6 +30,7 @@ from memory.ports import (
     WriterLeases,
 )
 from memory.settings import Settings, environment
+from memory.spool import Spool
 
 if TYPE_CHECKING:
     from memory.stores.connection import RedisLink
@@ -59,6 +60,7 @@ class Backend:
     retriever: Recalls | None
     open_archive: Callable[[], Awaitable[Archive]]
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    spool: Spool | None = None  # where turns wait while ``sessions`` are away
     _archive: Archive | None = None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -94,7 +96,7 @@ async def open_backend(settings: Settings) -> Backend:
     async def archive() -> Archive:
         return await open_archive(settings, closers)
 
-    return Backend(sessions, open_retriever(settings, closers), archive, closers)
+    return Backend(sessions, open_retriever(settings, closers), archive, closers, open_spool(settings))
 
 
 async def open_sessions(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Sessions:
@@ -140,6 +142,11 @@ async def open_archive(settings: Settings, closers: list[Callable[[], Awaitable[
     archive = await SqlArchive.open(database_url(settings))
     closers.append(archive.aclose)
     return archive
+
+
+def open_spool(settings: Settings) -> Spool:
+    """Where this data directory's turns wait while Redis is away. Touches nothing yet."""
+    return Spool(settings.data_dir)
 
 
 def open_retriever(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Recalls:

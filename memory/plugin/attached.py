@@ -198,7 +198,7 @@ class AttachedMemory:
 
     async def flush(self, timeout_s: float = SHUTDOWN_FLUSH_S) -> bool:
         """Wait until everything said so far is stored, ``timeout_s`` at most; whether it is."""
-        return await self._recorder.durable(timeout_s)
+        return await self._recorder.stored(timeout_s)
 
     async def aclose(self) -> None:
         """Store what is left, within ``SHUTDOWN_FLUSH_S``, and close what was opened. Idempotent."""
@@ -319,7 +319,7 @@ class AttachedMemory:
         if self._opening is None:
             return
         deadline = Deadline(self._clock, SHUTDOWN_FLUSH_S * 1_000)
-        if self._recorder.pending:
+        if self._recorder.pending or (self._recorder.spooled and not self._opening.is_away):
             # A call so short that its caller or the stores were not there yet.
             begun = asyncio.create_task(self._opening.begun())
             await deadline.met_by(begun)

@@ -16,13 +16,16 @@ from memory.identity import Assurance
 from memory.plugin.caller import Caller
 from memory.plugin.recall import RecallGate
 from memory.recorder import Recorder
+from memory.replay import replay_left
 from memory.retrieval.prefetch import Prefetcher
 from memory.settings import Settings
-from memory.wiring import Backend
+from memory.spool import Spool
+from memory.wiring import Backend, open_spool
 
 logger = logging.getLogger("memory.plugin")
 
-_RETRY_S_MIN, _RETRY_S_MAX = 0.5, 30.0
+_RETRY_S_MIN, _RETRY_S_MAX = 0.5, 5.0
+_OPEN_ERRORS = "plugin.open_errors"
 
 OpenBackend = Callable[[Settings], Awaitable[Backend]]
 
@@ -48,6 +51,7 @@ class Opening:
         self._prefetcher: Prefetcher | None = None
         self._caller: asyncio.Future[Caller] = asyncio.get_running_loop().create_future()
         self._warming: asyncio.Task[None] | None = None
+        self._replaying: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run(), name="memory.opening")
 
     @property
@@ -74,6 +78,11 @@ class Opening:
             raise asyncio.CancelledError
         return self._backend, caller
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the stores could not be opened so far."""
+        return self._backend is None and self._counters[_OPEN_ERRORS] > 0
+
     async def begun(self) -> None:
         """Return once the session is recorded, or never will be."""
         await asyncio.wait((self._task,))
@@ -87,9 +96,10 @@ class Opening:
     async def aclose(self) -> None:
         """Close what was opened here. Idempotent."""
         await self.stop()
-        if self._warming is not None:
-            self._warming.cancel()
-            await asyncio.wait((self._warming,))
+        for task in (self._warming, self._replaying):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
         if self._prefetcher is not None:
             await self._prefetcher.aclose()
         if self._backend is not None and self._owned:
@@ -106,6 +116,8 @@ class Opening:
         self._recorder.start(backend.sessions, caller.scope)
         self._prefetcher = self._prefetcher_for(caller, backend)
         self._gate.open(self._prefetcher)
+        if backend.spool is not None:
+            self._replaying = asyncio.create_task(self._replay(backend, backend.spool), name="memory.replay")
 
     async def _found(self) -> Caller:
         retry_s = _RETRY_S_MIN
@@ -118,7 +130,18 @@ class Opening:
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)
                 continue
             self._caller.set_result(caller)
+            spool = open_spool(self._settings) if self._backend is None else self._backend.spool
+            if spool is not None:
+                self._recorder.spool_as(caller.scope, spool)
             return caller
+
+    async def _replay(self, backend: Backend, spool: Spool) -> None:
+        """Whoever comes first stores what other sessions have left on disk; the recall host looks again later."""
+        try:
+            await replay_left(spool, backend.sessions, self._counters, self._clock)
+        except Exception as error:
+            self._counters.add("spool.errors")
+            logger.warning("turns left by ended processes stay in the spool for now (%s)", type(error).__name__)
 
     async def _open(self) -> Backend:
         retry_s = _RETRY_S_MIN
@@ -127,7 +150,8 @@ class Opening:
                 self._backend = await self._open_backend(self._settings)
             except Exception as error:
                 self._gate.stop_waiting()
-                self._told(error, "the stores can't be opened", "plugin.open_errors")
+                self._recorder.store_is_away()
+                self._told(error, "the stores can't be opened", _OPEN_ERRORS)
                 await self._clock.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)
         return self._backend

@@ -25,8 +25,8 @@ class ErasableLog(Erasable, Protocol):
 class ErasureReceipt:
     """What a deletion did. False where nothing was there: nobody is told that something was deleted that wasn't.
 
-    ``sessions``, ``archive`` and ``recall`` count entries and events that went from each layer; one turn is often in
-    several. ``beyond_reach`` names copies that this system can't delete.
+    ``sessions``, ``archive``, ``recall`` and ``spool`` count entries and events that went from each layer; one turn is
+    often in several. ``beyond_reach`` names copies that this system can't delete.
     """
 
     selection: Selection
@@ -34,11 +34,12 @@ class ErasureReceipt:
     archive: int = 0
     recall: int = 0
     beyond_reach: tuple[str, ...] = ()
+    spool: int = 0
 
     @property
     def deleted(self) -> int:
         """How many entries and events are gone, at least: the most that one layer held."""
-        return max(self.sessions, self.archive, self.recall)
+        return max(self.sessions, self.archive, self.recall, self.spool)
 
     def __bool__(self) -> bool:
         return self.deleted > 0
@@ -77,6 +78,7 @@ def beyond_reach(settings: Settings) -> tuple[str, ...]:
         copies.append("PostgreSQL's write-ahead log, replicas and backups")
     if settings.redis_url or settings.redis_host:
         copies.append("the Redis server's own snapshots, replicas and backups")
+        copies.append("turns that other machines hold on disk until they reach Redis again")
     return tuple(copies)
 
 
@@ -87,21 +89,24 @@ async def erase(
     sessions: ErasableLog,
     archive: Erasable,
     recall: Erasable | None,
+    spool: Erasable | None = None,
     beyond_reach: Sequence[str] = (),
 ) -> ErasureReceipt:
     """Erase ``selection`` of ``scope`` everywhere; when this returns, nothing recalls, lists or re-creates it.
 
+    The spool of this machine comes first: what has gone from it into the log is found there, the rest never gets there.
     ``selection.through`` is taken from the log where it isn't given: what is said from now on is not meant. The archive
-    comes first, since it remembers the selection: a record that is already on its way from the log is refused from
+    comes next, since it remembers the selection: a record that is already on its way from the log is refused from
     then on. Then log and sessions, whose epoch tells every reader to drop its copies; then the indexes, which can
     only be built anew from what is left.
 
     Raises:
         StoreUnavailable, HostUnavailable: not finished; call again, it is idempotent.
     """
+    spooled = await spool.erase(scope, selection) if spool else 0
     if not selection.through:
         selection = replace(selection, through=(await sessions.read(scope, after="", limit=0)).last)
     archived = await archive.erase(scope, selection)
     in_sessions = await sessions.erase(scope, selection)
     recalled = await recall.erase(scope, selection) if recall else 0
-    return ErasureReceipt(selection, in_sessions, archived, recalled, tuple(beyond_reach))
+    return ErasureReceipt(selection, in_sessions, archived, recalled, tuple(beyond_reach), spooled)

@@ -34,6 +34,25 @@ class LogConsumer(Protocol):
         """Move what is there now; returns how many records that were."""
         ...
 
+    @property
+    def pending_users(self) -> int: ...
+
+    @property
+    def oldest_age_s(self) -> float: ...
+
+
+class SpoolReplayer(Protocol):
+    """Stores what dead processes have left in the spool (``replay.Replayer``)."""
+
+    @property
+    def files(self) -> int:
+        """Files that were there when last looked at, those of living writers included."""
+        ...
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        ...
+
 
 class RecallHost:
     """Serves one engine, made with ``embedder_ready=False``; until the embedder is loaded, recall goes by keywords.
@@ -48,9 +67,10 @@ class RecallHost:
         *,
         embedder: Embedder | None,
         consumer: LogConsumer | None,
+        replayer: SpoolReplayer | None = None,
     ) -> None:
         self._role, self._engine = role, engine
-        self._embedder, self._consumer = embedder, consumer
+        self._embedder, self._consumer, self._replayer = embedder, consumer, replayer
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until nobody has used the host for its idle time, or ``stop`` is set.
@@ -62,6 +82,8 @@ class RecallHost:
         owned = [unused, asyncio.create_task(self._load())]
         if self._consumer is not None:
             owned.append(asyncio.create_task(self._consume(self._consumer)))
+        if self._replayer is not None:
+            owned.append(asyncio.create_task(self._replayer.run()))
         stopped = asyncio.create_task(stop.wait())
         try:
             async with serving(self._role.spec, self.talk):
@@ -119,8 +141,18 @@ class RecallHost:
         elif request.op == "erase" and scope is not None and request.selection is not None:
             return encode({"id": request.id, "erased": await engine.erase(scope, request.selection)})
         elif request.op == "stats":
-            return encode({"id": request.id, "stats": {"pid": os.getpid(), **engine.stats()}})
+            return encode({"id": request.id, "stats": {"pid": os.getpid(), **self._backlog(), **engine.stats()}})
         return encode({"id": request.id})
+
+    def _backlog(self) -> dict[str, float]:
+        """What waits to be stored, and for how long: users whose log the archive has not, files of the spool."""
+        backlog: dict[str, float] = {}
+        if self._consumer is not None:
+            backlog |= {"pending_users": self._consumer.pending_users}
+            backlog |= {"oldest_age_s": round(self._consumer.oldest_age_s, 1)}
+        if self._replayer is not None:
+            backlog |= {"spool_files": self._replayer.files}
+        return backlog
 
     async def _load(self) -> None:
         if self._embedder is not None:

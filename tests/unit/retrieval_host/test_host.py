@@ -35,6 +35,8 @@ class Consumer:
     drained: int = 0
     error: Exception | None = None
     drops: int = 0  # cancellations that it does not hear
+    pending_users: int = 3
+    oldest_age_s: float = 1.25
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
@@ -123,7 +125,8 @@ async def test_recall_warm_erase_and_stats_go_through_the_socket(stage: Stage) -
     found = await recall(client)
     assert texts(found) == [FACT]
     assert found.passages[0].role == "user"
-    assert (await client.stats())["turns"] == 1
+    stats = await client.stats()
+    assert (stats["turns"], stats["pending_users"], stats["oldest_age_s"]) == (1, 3, 1.2)
     await stage.log.erase(scope_of(), Selection("all"))
     assert await client.erase(scope_of(), Selection("all")) == 1
     assert texts(await recall(client)) == []

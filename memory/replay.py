@@ -1,0 +1,223 @@
+"""From the spool into the session store, in order, once in effect: a session's own turns, and what dead ones left.
+
+A record leaves the spool when the store has acknowledged it; a file goes when it has all of them. Ids make repetitions
+harmless. Above: recorder, plugin, the recall host. Below: spool, ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from memory.clock import Clock
+from memory.counters import Counters
+from memory.errors import SessionOwnership, SpoolUnusable, StoreFault, StoreUnavailable, VoiceMemoryError
+from memory.limits import RECORD_TIMEOUT_S, SPOOL_REPLAY, SPOOL_SCAN_S
+from memory.models import Record, Scope, record_from_dict
+from memory.ports import Appended
+from memory.retrieval.tasks import to_the_end
+from memory.spool import Spool, SpoolFile
+from memory.spool_frames import Spooled
+
+logger = logging.getLogger("memory.spool")
+
+Store = Callable[[Record], Awaitable[None]]
+
+
+class Sessions(Protocol):
+    """Where the turns go: a session store."""
+
+    async def claim(self, session_id: str, scope: Scope, *, writer: str | None = None) -> object: ...
+
+    async def append(self, scope: Scope, record: Record, *, writer: str | None = None) -> Appended: ...
+
+
+class SessionSpool:
+    """The spool of one session's recorder: turns that wait on disk. No file until the first of them; ``aclose`` it.
+
+    One task appends, one replays. ``waiting``: how many records are there, some of them perhaps stored by now.
+    """
+
+    def __init__(self, spool: Spool, scope: Scope, clock: Clock, counters: Counters) -> None:
+        self.spool, self.scope = spool, scope
+        self._clock, self._counters = clock, counters
+        self._files: list[SpoolFile] = []
+
+    @property
+    def waiting(self) -> int:
+        return sum(file.records for file in self._files)
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """Put prepared records on the disk, all or none; durable when this returns.
+
+        Raises:
+            SpoolUnusable: it takes no more.
+        """
+        now = self._clock.now()
+        await to_the_end(self._append, [Spooled(self.scope, now, record) for record in records])
+        self._counters.add("record.spooled", len(records))
+
+    def _append(self, items: Sequence[Spooled]) -> None:
+        if self._files and self._files[-1].append(items):
+            return
+        file = self.spool.create(self.scope)
+        self._files.append(file)
+        file.append(items)
+
+    async def replay(self, store: Store) -> None:
+        """Give the oldest records, ``SPOOL_REPLAY`` at most, to ``store``, which stores them or gives them up.
+
+        Raises:
+            StoreUnavailable: an erasure in the spool takes long.
+            Exception: what ``store`` raises: that record and those after it wait on.
+        """
+        file = self._files[0]
+
+        async def one(item: Spooled) -> None:
+            await store(item.record)
+
+        try:
+            gone = await _replayed(file, one, self._counters)
+        except SpoolUnusable as error:
+            # It may be read later, by another; what is said from now on is not held up.
+            self._counters.add("spool.errors")
+            logger.error("turns stay in a file of the spool (%s): %s", file.path.name, error)
+            await asyncio.to_thread(file.close)
+            gone = True
+        if gone:
+            self._files.remove(file)
+
+    async def aclose(self) -> None:
+        """Let go of the files; what still waits is stored by whoever comes next. Idempotent."""
+        for file in self._files:
+            await asyncio.to_thread(file.close)
+
+
+async def replay_left(
+    spool: Spool, sessions: Sessions, counters: Counters, clock: Clock, *, scope: Scope | None = None
+) -> int:
+    """Store what dead processes have left in the spool, of one user if given; returns how many files that were.
+
+    Files that another process replays, or whose writer lives, are left to it; so are those that can't be read.
+
+    Raises:
+        StoreUnavailable: the store is away; what was not stored stays.
+        SpoolUnusable: a file can't be read; the others were.
+    """
+    done, unread = 0, None
+    for path in await asyncio.to_thread(spool.files, scope):
+        file = await asyncio.to_thread(spool.adopt, path)
+        if file is None:
+            continue
+        try:
+            done += await _adopted(file, sessions, counters, clock)
+        except SpoolUnusable as error:
+            unread = error
+        finally:
+            await asyncio.to_thread(file.close)
+    if unread is not None:
+        raise unread
+    return done
+
+
+async def _adopted(file: SpoolFile, sessions: Sessions, counters: Counters, clock: Clock) -> int:
+    store = _Storing(sessions, file, counters)
+    while not await _replayed(file, store.one, counters):
+        await clock.sleep(0)
+    counters.add("spool.files_replayed")
+    logger.warning("turns that an ended process had left in the spool are stored now (%d)", store.stored)
+    return 1
+
+
+class Replayer:
+    """Looks for spools that dead processes have left, every ``SPOOL_SCAN_S``: ``run`` until cancelled."""
+
+    def __init__(self, spool: Spool, sessions: Sessions, clock: Clock, counters: Counters) -> None:
+        self._spool, self._sessions, self._clock, self._counters = spool, sessions, clock, counters
+        self._told = False
+        self.files = 0
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await replay_left(self._spool, self._sessions, self._counters, self._clock)
+                self.files = len(await asyncio.to_thread(self._spool.files))
+                self._told = False
+            except Exception as error:
+                self._counters.add("spool.errors")
+                if not self._told:
+                    logger.warning("The spool's turns wait on: %s", _reason(error))
+                self._told = True
+            await self._clock.sleep(SPOOL_SCAN_S)
+
+
+class _Storing:
+    """Stores one dead file's records under nobody's lease: a session that has gone on elsewhere keeps its own."""
+
+    def __init__(self, sessions: Sessions, file: SpoolFile, counters: Counters) -> None:
+        self._sessions, self._counters = sessions, counters
+        self._name = file.path.name
+        self._session_ids: dict[tuple[str, Scope], str] = {}
+        self.stored = 0
+
+    async def one(self, item: Spooled) -> None:
+        """Raises StoreUnavailable, and StoreFault where not even a session can be claimed: nothing is given up."""
+        record = _of_session(item.record, await self._claimed(item))
+        try:
+            await _timed(self._sessions.append(item.scope, record))
+        except StoreFault as error:
+            self._counters.add("record.lost")
+            logger.error("a turn of the spool can't be stored (id %s): %s", record.id, error)
+            return
+        self.stored += 1
+
+    async def _claimed(self, item: Spooled) -> str:
+        asked = (item.record.session_id, item.scope)
+        if asked not in self._session_ids:
+            session_id = asked[0]
+            try:
+                await _timed(self._sessions.claim(session_id, item.scope))
+            except SessionOwnership:
+                # Another user's by now, such as a room used again: one of its own, and the same one each time.
+                session_id = hashlib.sha256(f"{self._name}/{session_id}".encode()).hexdigest()[:32]
+                await _timed(self._sessions.claim(session_id, item.scope))
+            self._session_ids[asked] = session_id
+        return self._session_ids[asked]
+
+
+async def _replayed(file: SpoolFile, store: Callable[[Spooled], Awaitable[None]], counters: Counters) -> bool:
+    """Store a file's next records; whether these were the last, and the file is gone."""
+    with contextlib.ExitStack() as passing:
+        try:
+            await to_the_end(passing.enter_context, file.gate.shared())
+        except SpoolUnusable as error:
+            raise StoreUnavailable(str(error)) from None
+        batch = await asyncio.to_thread(file.batch, SPOOL_REPLAY)
+        for item in batch.records:
+            await store(item)
+        if batch.damaged:
+            counters.add("spool.damaged", batch.damaged)
+            logger.error("a part of the spool is damaged: what was in %d places of a file is lost", batch.damaged)
+        return await to_the_end(file.passed, batch.end)
+
+
+async def _timed(call: Awaitable[object]) -> None:
+    try:
+        async with asyncio.timeout(RECORD_TIMEOUT_S):
+            await call
+    except OSError as error:
+        raise StoreUnavailable(f"The store is away ({type(error).__name__}).") from None
+
+
+def _of_session(record: Record, session_id: str) -> Record:
+    if record.session_id == session_id:
+        return record
+    return record_from_dict({**record.to_dict(), "session_id": session_id})
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, VoiceMemoryError) else type(error).__name__

@@ -24,6 +24,8 @@ from memory.retrieval.text import stems, stems_of, words
 from memory.retrieval.turns import IndexedTurn, TurnTable
 from memory.retrieval.vectors import Vector, VectorTable, quantised
 
+_PLEASANTRY_CHARS_MAX = 120
+
 __all__ = ["Hit", "IndexedTurn", "UserIndex"]
 
 WORDS_PER_TURN_MAX = 65_536  # of one turn that are indexed (about 350 kB of English): a bound on the time of an add
@@ -186,7 +188,7 @@ class UserIndex:
         return [
             hit
             for hit, evidence in zip(hits, found, strict=True)
-            if hit.turn.id in latest or relevance.worth_showing(asked, evidence)
+            if hit.turn.id in latest or (relevance.worth_showing(asked, evidence) and not _is_pleasantry(hit.turn))
         ]
 
     def _keywords(self, asked: Query, turns: ranking.Turns) -> tuple[Vector, Vector]:
@@ -224,3 +226,10 @@ class UserIndex:
         places = np.flatnonzero(allowed)
         order = np.argsort(-self.turns.times.values[places], kind="stable")
         return places[order[: self._weights.latest_turns]]
+
+
+def _is_pleasantry(turn: IndexedTurn) -> bool:
+    """A greeting or the like of the assistant's. The user's own "Yes, please." may answer a question, and stays."""
+    if turn.role != "assistant" or len(turn.text) > _PLEASANTRY_CHARS_MAX:
+        return False
+    return not read(turn.text, turn.timestamp).content

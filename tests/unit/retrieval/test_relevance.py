@@ -103,3 +103,17 @@ def test_what_has_no_vector_yet_is_judged_by_its_words() -> None:
     query = _query("what is the code word for the garage?")
     assert relevance.bears(query, [far, said_just_now], 20, names_speaker=False)
     assert not relevance.bears(query, [far, Evidence(0.1, None, 0.6, 0.0)], 20, names_speaker=False)
+
+
+def test_the_assistants_greeting_is_nothing_to_remember() -> None:
+    index = index_of(
+        [
+            turn("Hello! How can I help you today?", "greeting", role="assistant"),
+            turn("I am allergic to peanuts.", "fact", minute=1),
+            turn("Do you want the window seat?", "asked", minute=2, role="assistant"),
+            turn("Yes, please.", "answer", minute=3),
+        ]
+    )
+    found = ids(find(index, "am I allergic to peanuts, and which seat do I want?", min_relevance=True))
+    assert "greeting" not in found
+    assert {"fact", "asked", "answer"} <= set(found)

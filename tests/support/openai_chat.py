@@ -16,7 +16,6 @@ from typing import Any
 from agent.local.thinker import think
 from tests.support.scripted_llm import ToolCall
 
-Answer = str | ToolCall | Sequence[ToolCall]
 Wire = dict[str, Any]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -25,6 +24,9 @@ _PIECE = re.compile(r"\S+\s*")
 _ARGUMENTS_CHARS = 8
 _CREATED = 1_700_000_000
 _ids = itertools.count(1)
+
+
+Answer = str | ToolCall | Sequence[ToolCall]
 
 
 class BadRequest(ValueError):

@@ -45,8 +45,16 @@ NAMED = {
     "500": BROKEN,
     "silent": SILENT,
     "slow": Fault(delay_s=3.0),
-    "cut": cut(1),
+    "cut-1": cut(1),
     "garbled": GARBLED,
     "mislabelled": MISLABELLED,
     "login": LOGIN,
 }
+
+
+def label(value: object) -> str:
+    """What a test with this parameter is called."""
+    if not isinstance(value, Fault):
+        return str(value)
+    known = next((name for name, fault in NAMED.items() if fault == value), None)
+    return known or f"cut-{value.cut_after}"

@@ -17,6 +17,7 @@ import pytest
 from livekit.agents import AgentSession, APIConnectOptions, CloseEvent, ErrorEvent, utils
 from livekit.agents.voice.agent_session import SessionConnectOptions
 
+import agent.models
 from agent.assistant import Assistant
 from agent.local.audio import WavMicrophone
 from agent.local.models import LISTEN_RATE, TALK_RATE
@@ -26,6 +27,7 @@ from agent.settings import load
 from memory.models import MemoryEntry
 from memory.plugin import AttachedMemory, attach
 from memory.wiring import Backend
+from tests.support.openai_chat import ChatRequest
 from tests.support.openai_server import OpenAIServer
 from tests.support.openai_voice import local_voice
 from tests.support.voice import ManualOutput, eventually
@@ -41,10 +43,11 @@ def use(server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, **more: str) -> N
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, *, timeout_s: float = 10.0) -> None:
-    """Let livekit retry as often as ever, without its waits between."""
+    """Let livekit retry as often as ever without its waits between, and end without waiting for last words."""
     quick = APIConnectOptions(retry_interval=0.0, timeout=timeout_s)
     options = SessionConnectOptions(stt_conn_options=quick, llm_conn_options=quick, tts_conn_options=quick)
     monkeypatch.setattr(livekit.agents, "AgentSession", functools.partial(AgentSession, conn_options=options))
+    monkeypatch.setitem(agent.models._WITHOUT_ROOM, "session_close_transcript_timeout", 0.0)
 
 
 @dataclass
@@ -71,10 +74,11 @@ class Talk:
         """The user says it, and the reply to it was played."""
         before = len(self.output.played)
         self.microphone.play(await speech(text))
-        await eventually(lambda: len(self.output.played) > before, "a spoken reply")
-        await self.listening()
+        await self.heard(before + 1)
 
-    async def listening(self) -> None:
+    async def heard(self, number: int) -> None:
+        """Return once so many replies and greetings were played, and the agent listens."""
+        await eventually(lambda: len(self.output.played) >= number, "a spoken reply")
         await eventually(lambda: self.session.agent_state == "listening", "the end of a reply")
 
     async def entries(self) -> list[MemoryEntry]:
@@ -97,12 +101,12 @@ async def talk(
         session = new_session(models)
         microphone, output = WavMicrophone(), ManualOutput(instant=True)
         session.input.audio, session.output.audio = microphone, output
-        agent = Assistant(name=configuration.agent.name, greeting=greeting)
-        memory = attach(session, agent, user_id=user_id, backend=backend, **attaching)
+        assistant = Assistant(name=configuration.agent.name, greeting=greeting)
+        memory = attach(session, assistant, user_id=user_id, backend=backend, **attaching)
         held = Talk(session, memory, backend, server, microphone, output)
         session.on("error", held.errors.append)
         session.on("close", held.closed.append)
-        await session.start(agent, record=False, session_host=False)
+        await session.start(assistant, record=False, session_host=False)
         try:
             yield held
         finally:
@@ -117,3 +121,8 @@ async def speech(text: str) -> Floats:
     pcm = b"".join([piece async for piece in local_voice().speak(text)])
     samples = np.frombuffer(pcm, "<i2").astype(np.float32) / np.float32(32768)
     return resample(samples, TALK_RATE, LISTEN_RATE)
+
+
+def user_blocks(request: ChatRequest) -> list[int]:
+    """How many memory blocks there are in each message of the user."""
+    return [text.count(BLOCK) for text in request.texts("user")]

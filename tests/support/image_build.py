@@ -21,7 +21,6 @@ from typing import Any
 
 from tests.support.dockerfile import Instruction, Stage, stages
 
-BUILT = "the image is built"
 _HIDDEN = ("/root", "/home", "/work", "/tmp", "/var/tmp", "/opt", "/srv")
 _SHARED = ("/dev", "/sys")
 _NETWORK = re.compile(r"(?i)(pip_(index|extra_index|cert|trusted|default|disable)|.*_proxy$|ssl_cert|requests_ca)")
@@ -178,7 +177,7 @@ def main(arguments: list[str]) -> None:
     settings = {name.removeprefix("env:"): value for name, value in given.items() if name.startswith("env:")}
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     layer = Builder(Path(context), Path(scratch), given, Path(python)).build()
-    _say(BUILT)
+    _say("built")
     volume = Path(scratch) / "volume"
     run(layer, rest[split + 1 :], volume, settings)
 

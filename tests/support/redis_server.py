@@ -119,7 +119,7 @@ class RedisServer:
             RuntimeError: it ended at once, or does not answer; the message has what it said.
         """
         for _ in range(1 if self.port else _PORT_TRIES):
-            self.port = self.port or _free_port()
+            self.port = self.port or free_port()
             self._spawn()
             if self._answers():
                 return
@@ -167,7 +167,7 @@ class RedisServer:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A loopback port that nobody listens on just now; low enough for a cluster's second one, 10000 above."""
     while True:
         with socket.socket() as probe:

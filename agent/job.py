@@ -22,7 +22,9 @@ from agent.dispatch import Rescue, configured
 from agent.models import Models, build, new_session
 from agent.presence import Presence
 from agent.private import keep_traces_private
+from agent.ready import keep_audible
 from agent.settings import OFF, AgentSettings, is_on, load
+from agent.typed import TypedInput
 from memory.context.prompt import MEMORY_GUIDANCE
 from memory.errors import VoiceMemoryError
 from memory.models import MemoryEntry
@@ -73,6 +75,7 @@ class Call:
         self._rescue = Rescue.of(ctx.job)
         self._models: Models | None = None
         self._memory: AttachedMemory | None = None
+        self._typed: TypedInput | None = None
         self._presence: Presence | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
@@ -92,6 +95,9 @@ class Call:
         agent_settings, memory_settings = configuration.agent, configuration.memory
         self._models = build(agent_settings, memory_settings.data_dir, voice=True)
         session = new_session(self._models, room=True)
+        keep_audible(session)
+        if not self._ctx.is_fake_job():
+            self._typed = TypedInput(self._ctx.room, session)
         assistant = _assistant(agent_settings, remembers=memory_settings.enabled)
         if self._rescue is not None:
             assistant.greets_on_enter = False
@@ -102,8 +108,9 @@ class Call:
         await session.start(
             assistant, room=self._ctx.room, room_options=room_options(), record=False, session_host=False
         )
-        if self._ctx.is_fake_job():
+        if self._typed is None:  # at a terminal
             return
+        self._typed.start()
         self._presence = Presence(self._ctx.room, session, agent_settings.reconnect_seconds, self._end)
         if self._rescue is not None and not self._presence.users_left:
             self._end("nobody is left")  # between the dispatch and now; it may even have made the room anew
@@ -188,7 +195,7 @@ class Call:
 
     async def aclose(self) -> None:
         """Store what is left and close everything, each step within its bound. Idempotent."""
-        for part in (self._presence, self._memory, self._models):
+        for part in (self._typed, self._presence, self._memory, self._models):
             if part is not None:
                 await _bounded(part.aclose())
         for task in list(self._tasks):
@@ -196,9 +203,10 @@ class Call:
 
 
 def room_options() -> room_io.RoomOptions:
-    """How a session is in its room. ``Presence`` decides when the user has left; LiveKit's own gain control would clip
-    the first seconds of a phone call, and browsers have one themselves."""
+    """How a session is in its room. ``TypedInput`` takes what is typed, ``Presence`` decides when the user has left;
+    LiveKit's own gain control would clip the first seconds of a phone call, and browsers have one themselves."""
     return room_io.RoomOptions(
+        text_input=False,
         audio_input=room_io.AudioInputOptions(auto_gain_control=False),
         close_on_disconnect=False,
     )

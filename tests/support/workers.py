@@ -28,6 +28,7 @@ Samples = NDArray[np.int16]
 
 START_S = 60.0
 STOP_S = 30.0
+STORED_S = 10.0
 _POLL_S = 0.05
 _SETTINGS = ("MEMORY_", "AGENT_", "REDIS_", "DATABASE_", "FALKORDB_", "GRAPHITI_", "LIVEKIT_", "OPENAI_")
 
@@ -103,9 +104,9 @@ class WorkerProcess:
             await client.aclose()
         return np.concatenate(pieces)
 
-    async def stored(self, user_id: str, *, org_id: str = "default") -> list[MemoryEntry]:
+    async def stored(self, user_id: str) -> list[MemoryEntry]:
         """Every turn of a user that is stored, in whichever layer, in the order of the log."""
-        scope = Scope(org_id=org_id, agent_id="assistant", user_id=user_id)
+        scope = Scope(org_id="default", agent_id="assistant", user_id=user_id)
         backend = await wiring.open_backend(load_settings(data_dir=self.data_dir))
         try:
             archive = await backend.archive()
@@ -116,15 +117,13 @@ class WorkerProcess:
             await backend.aclose()
         return [each for each in [*archived, *coming] if isinstance(each, MemoryEntry)]
 
-    async def stored_lines(
-        self, user_id: str, *, turns: int = 0, org_id: str = "default"
-    ) -> list[tuple[str, str, str]]:
-        """Role, mode and text of what is stored of a user; waits until there are ``turns`` of them."""
-        until = time.monotonic() + START_S
+    async def said_by(self, user_id: str, *, turns: int) -> list[str]:
+        """What is stored of what a user said and typed; waits until there are ``turns`` turns of it."""
+        until = time.monotonic() + STORED_S
         while True:
-            entries = await self.stored(user_id, org_id=org_id)
-            if len(entries) >= turns or time.monotonic() > until:
-                return [(entry.role, entry.mode, entry.content) for entry in entries]
+            said = [entry.content for entry in await self.stored(user_id) if entry.role == "user"]
+            if len(said) >= turns or time.monotonic() > until:
+                return said
             await asyncio.sleep(_POLL_S)
 
     def job_of(self, agent: str) -> int:

@@ -45,7 +45,8 @@ _PARTS: dict[str, tuple[Part, str]] = {
 class CallTeller:
     """Listens to a session's events. Times in events are ``time.time()``.
 
-    ``answered`` is set by the first reply or greeting that was said to its end, ``closed`` when the session gave up.
+    ``answered`` is set by the first reply or greeting that was said to its end, or can't be; ``closed`` when the session
+    gave up.
     """
 
     def __init__(self, output: Output, settings: AgentSettings, *, as_json: bool) -> None:
@@ -150,10 +151,12 @@ class CallTeller:
 
     def _on_error(self, event: ErrorEvent) -> None:
         self._active()
-        if not getattr(event.error, "recoverable", False):
-            self._failed = True
         cause = getattr(event.error, "error", event.error)
         kind = getattr(event.error, "type", "")
+        if not getattr(event.error, "recoverable", False):
+            self._failed = True
+            if kind == "tts_error":
+                self.answered.set()  # there is nothing left to wait for
         if kind in _PARTS:
             part, doing = _PARTS[kind]
             self._problem(f"{doing}: {why(cause, part, self._settings)}")

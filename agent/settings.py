@@ -14,7 +14,7 @@ from pydantic import AliasChoices, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from memory.errors import SettingsError
-from memory.settings import OptionalSecret, OptionalStr, Settings, explain, load_settings
+from memory.settings import OptionalSecret, OptionalStr, Settings, explain, load_settings, variable
 
 Choice = Literal["auto", "openai", "livekit", "local"]
 Provider = Literal["openai", "livekit", "local"]
@@ -255,21 +255,30 @@ def load(**memory_overrides: Any) -> Configuration:
     Raises:
         SettingsError: one or more values are wrong, of either; a line for each with variable, kind and fix.
     """
-    problems: list[str] = []
-    agent: AgentSettings | None = None
+    agent, problems = _read()
     memory: Settings | None = None
-    try:
-        agent = AgentSettings()
-        problems += _missing_keys(agent)
-    except ValidationError as error:
-        problems += explain(error, AgentSettings)
     try:
         memory = load_settings(**memory_overrides)
     except SettingsError as error:
         problems += error.problems
-    if problems or agent is None or memory is None:
+    if problems or memory is None:
         raise SettingsError(problems)
     return Configuration(agent, memory)
+
+
+def _read() -> tuple[AgentSettings, list[str]]:
+    """The settings, and what is wrong with them; what is wrong has its default, for the rest to be checked."""
+    try:
+        agent = AgentSettings()
+    except ValidationError as error:
+        fields = {variable(AgentSettings, name): name for name in AgentSettings.model_fields}
+        wrong = {str(fault["loc"][0]) for fault in error.errors(include_url=False)}
+        names = {fields.get(name, name) for name in wrong}
+        rest = AgentSettings(**{name: AgentSettings.model_fields[name].default for name in names})
+        told = {variable(AgentSettings, name) for name in names}
+        missing = [line for line in _missing_keys(rest) if not any(name in line for name in told)]
+        return rest, [*explain(error, AgentSettings), *missing]
+    return agent, _missing_keys(agent)
 
 
 def _missing_keys(settings: AgentSettings) -> list[str]:

@@ -45,8 +45,8 @@ _PARTS: dict[str, tuple[Part, str]] = {
 class CallTeller:
     """Listens to a session's events. Times in events are ``time.time()``.
 
-    ``answered`` is set by the first reply or greeting that was said to its end, or can't be; ``closed`` when the session
-    gave up.
+    ``answered`` is set by the first reply or greeting that was said to its end, or can't be; ``closed`` when the
+    session gave up.
     """
 
     def __init__(self, output: Output, settings: AgentSettings, *, as_json: bool) -> None:

@@ -213,7 +213,7 @@ class RecallEngine:
             return Recall(degraded=lack)
         vector = None
         if self._desk.model and len(user.index):
-            vector = await self._query_vector(user, query, deadline)
+            vector = await self._query_vector(user, query, deadline, exclude_ids)
             lack = lack if vector is not None else (*lack, "vectors")
         hits = await user.search(
             query, query_vector=vector, limit=limit, now=self._clock.now(), exclude_ids=exclude_ids
@@ -243,19 +243,21 @@ class RecallEngine:
         user.ailing = True
         return (lack,)
 
-    async def _query_vector(self, user: FollowedUser, query: str, deadline: Deadline) -> Vector | None:
+    async def _query_vector(
+        self, user: FollowedUser, query: str, deadline: Deadline, exclude_ids: frozenset[str]
+    ) -> Vector | None:
         """The query's vector; in the same run of the embedder, turns said just now get theirs."""
         index = user.index
         if index is None or index.vectors is None:
             return None
-        fresh = user.just_said_without_vector()
+        fresh = user.just_said_without_vector(exclude_ids)
         texts = [query, *(text for _, text in fresh)]
         vectors = await self._desk.for_recall(texts, deadline, reserve_s=_reserve_s(user))
         if vectors is None or vectors.shape[1] != index.vectors.dimension:
             return None
         if fresh:
             await user.set_vectors([turn_id for turn_id, _ in fresh], vectors[1:])
-        return vectors[0] if user.has_vectors else None
+        return vectors[0] if user.has_vectors(exclude_ids) else None
 
     # -- the users held
 

@@ -137,11 +137,13 @@ class FollowedUser:
             search = partial(_found, index, query, query_vector, limit, now, exclude_ids)
             return search() if len(index) <= _SEARCHED_INLINE else await to_the_end(search)
 
-    @property
-    def has_vectors(self) -> bool:
-        """So many turns have one that those without are not at a disadvantage worth the name."""
-        vectors = None if self.index is None else self.index.vectors
-        return vectors is not None and float(vectors.present.mean() if len(vectors.present) else 1) >= _VECTORS_SHARE
+    def has_vectors(self, exclude_ids: frozenset[str] = frozenset()) -> bool:
+        """So many of the turns that can be found have one that those without are not at a disadvantage."""
+        if self.index is None or self.index.vectors is None:
+            return False
+        spared = sum(turn_id in exclude_ids for turn_id, _ in self.missing_vectors(len(exclude_ids)))
+        eligible = len(self.index) - spared
+        return eligible - (self.vectors_missing - spared) >= eligible * _VECTORS_SHARE
 
     @property
     def vectors_missing(self) -> int:
@@ -153,12 +155,15 @@ class FollowedUser:
         """Ids and texts of turns without a vector, newest first; none while a thread is at work on the index."""
         return [] if self.index is None or self._gate.locked() else self.index.missing_vectors(limit)
 
-    def just_said_without_vector(self) -> list[tuple[str, str]]:
-        """Ids and texts of the newest turns that have no vector yet; so little that a recall can wait for theirs."""
+    def just_said_without_vector(self, exclude_ids: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
+        """Ids and texts of the newest turns that have no vector yet; so little that a recall can wait for theirs.
+
+        What the recall excludes (the turns of the call itself, as a rule) can wait until nobody does.
+        """
         found, room = [], EMBED_NEWEST_CHARS_MAX
         for turn_id, text in self.missing_vectors(EMBED_NEWEST_MAX):
             room -= len(text)
-            if turn_id in self.just_said and room >= 0:
+            if turn_id in self.just_said and turn_id not in exclude_ids and room >= 0:
                 found.append((turn_id, text))
         return found
 

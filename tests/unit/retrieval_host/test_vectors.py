@@ -31,6 +31,16 @@ async def test_what_was_just_said_gets_its_vector_along_with_the_query(bench: Be
     assert bench.embedder.calls[1] == [QUESTION]
 
 
+async def test_no_recall_waits_for_the_vectors_of_what_it_excludes(bench: Bench) -> None:
+    await bench.say(FACT)
+    await bench.recall(QUESTION)
+    now = frozenset(await bench.say("What is the weather like?", "It is raining.", session="now"))
+    found = await bench.engine.recall(scope_of(), QUESTION, limit=8, budget_ms=300, exclude_ids=now)
+    assert bench.embedder.calls[-1] == [QUESTION]
+    assert found.degraded == ()
+    assert texts(found) == [FACT]
+
+
 @pytest.mark.promise("P-fresh")
 async def test_P_fresh_a_long_turn_said_just_now_is_found_before_it_has_a_vector(bench: Bench) -> None:
     await bench.say(*(f"Remark {number} on the weather." for number in range(30)))

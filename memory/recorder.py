@@ -98,6 +98,11 @@ class Recorder:
         """Whether another process records this session."""
         return self._backlog.silent
 
+    async def looked_for_left(self) -> None:
+        """Return once what an ended process has left of this user is stored, or is somebody else's to store."""
+        while not self._looked_for_left:
+            await self._backlog.changed()
+
     async def silenced(self) -> None:
         """Return once another process records this session."""
         while not self.silent:
@@ -281,6 +286,7 @@ class Recorder:
             self._counters.add("spool.errors")
             logger.error("turns that an ended process has left stay in the spool: %s", error)
         self._looked_for_left = True
+        self._backlog.notify()
 
     async def _store(self, sessions: Sessions, scope: Scope, record: Record) -> None:
         """Append ``record``, or give it up.

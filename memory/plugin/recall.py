@@ -168,7 +168,8 @@ class RecallGate:
 
     async def _prefetcher(self, deadline: Deadline) -> Prefetcher | None:
         if not self._opened.done() and self._waits:
-            await done_within(self._opened, self._clock, deadline.remaining_s())
+            # In vain once is enough: what hangs, such as a network that swallows packets, must not cost every turn.
+            self._waits = await done_within(self._opened, self._clock, deadline.remaining_s())
         if not self._opened.done():
             self._counters.add("recall.not_open")
             return None

@@ -1,7 +1,8 @@
 """A call that kills itself with SIGKILL at the first audio frame of its nth reply.
 
 Run as ``python -m tests.integration.plugin_child N`` with ``VOICEASSIST_DATA_DIR`` set. Turns are spoken and typed in
-turn; stores, recorder and session are the real ones, models and audio output are scripted.
+turn; stores, recorder and session are the real ones, models and audio output are scripted. With ``away`` behind ``N``
+the stores are away, and not waited for.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def turn_text(number: int) -> str:
     return f"this is what I say in turn {number}"
 
 
-async def talk(last: int) -> None:
+async def talk(last: int, *, away: bool = False) -> None:
     def at_first_frame(finished: int) -> None:
         if finished == last:  # the greeting was the first
             os.kill(os.getpid(), signal.SIGKILL)
@@ -39,7 +40,7 @@ async def talk(last: int) -> None:
     memory = attach(session, agent, user_id=USER_ID, session_id=SESSION_ID, assurance="anonymous")
     await session.start(agent, record=False)
     await session.say("Welcome.")
-    if not await memory.flush(60):
+    if not away and not await memory.flush(60):
         sys.exit("the stores did not open")
     output.on_first_frame = at_first_frame
 
@@ -56,4 +57,4 @@ async def talk(last: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(talk(int(sys.argv[1])))
+    asyncio.run(talk(int(sys.argv[1]), away="away" in sys.argv[2:]))

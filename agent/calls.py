@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from memory import wiring
+from memory.clock import Clock, SystemClock
 from memory.datadir import runtime_dir
 from memory.errors import VoiceMemoryError
 from memory.hosting import FileLock
 from memory.models import new_id
+from memory.retrieval.deadlines import done_within
 from memory.settings import Settings
 from memory.stores.connection import Command, RedisLink
 
@@ -64,9 +66,9 @@ class CallRegistry:
     ``start`` and ``aclose`` it in one event loop; ``aclose`` says that the worker has ended properly.
     """
 
-    def __init__(self, settings: Settings, *, lease_s: int = LEASE_S, beat_s: float = BEAT_S) -> None:
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self._settings = settings
-        self._lease_s, self._beat_s = lease_s, beat_s
+        self._clock = clock or SystemClock()
         self._me = new_id()
         self._life: FileLock | None = None
         self._held: dict[str, HeldCall] = {}
@@ -110,7 +112,7 @@ class CallRegistry:
         return bool(answer)
 
     async def left_behind(self) -> list[LeftBehind]:
-        """The calls of each worker that is dead, or has given no sign of life for ``lease_s``.
+        """The calls of each worker that is dead, or has given no sign of life for ``LEASE_S``.
 
         Of the latter none where this worker's own signs failed lately: then it may be Redis that was away, not they.
 
@@ -131,8 +133,8 @@ class CallRegistry:
         ]
 
     def _steady(self) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        return self._alive_since_s is not None and now_s - self._alive_since_s > self._lease_s + self._beat_s
+        alive_since_s = self._alive_since_s
+        return alive_since_s is not None and self._clock.monotonic() - alive_since_s > LEASE_S + BEAT_S
 
     def _is_dead(self, worker: str) -> bool:
         """Whether it was a process of this machine and is none any more."""
@@ -193,14 +195,16 @@ class CallRegistry:
                 if not told:
                     logger.warning("calls can't be noted down, so no other machine could go on with them: %s", error)
                 told = True
-                await asyncio.sleep(self._beat_s)  # a change is no reason to ask an absent Redis sooner
+                await self._clock.sleep(BEAT_S)  # a change is no reason to ask an absent Redis sooner
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._beat_s):
-                    await self._changed.wait()
+            changed = asyncio.create_task(self._changed.wait())
+            try:
+                await done_within(changed, self._clock, BEAT_S)
+            finally:
+                changed.cancel()
 
     async def _sign(self) -> None:
-        commands: list[Command] = [("SET", _worker(self._me), "1", "EX", self._lease_s)]
+        commands: list[Command] = [("SET", _worker(self._me), "1", "EX", LEASE_S)]
         if not self._noted:
             calls = [word for call in self._held.values() for word in (call.job_id, _written(call))]
             commands += [("SADD", _WORKERS, self._me), ("DEL", _calls(self._me))]
@@ -209,7 +213,7 @@ class CallRegistry:
             self._noted = True
         await self._commands(*commands)
         if self._alive_since_s is None:
-            self._alive_since_s = asyncio.get_running_loop().time()
+            self._alive_since_s = self._clock.monotonic()
 
     async def _commands(self, *commands: Command) -> list[Any]:
         if self._link is None:

@@ -16,6 +16,8 @@ from livekit import rtc
 from livekit.agents import AgentSession
 from livekit.agents.job import DEFAULT_PARTICIPANT_KINDS
 
+from memory.clock import Clock, SystemClock
+
 logger = logging.getLogger("agent")
 
 SIP = rtc.ParticipantKind.PARTICIPANT_KIND_SIP
@@ -30,9 +32,17 @@ class Presence:
     Close with ``aclose``.
     """
 
-    def __init__(self, room: rtc.Room, session: AgentSession[None], reconnect_s: float, end: End) -> None:
+    def __init__(
+        self,
+        room: rtc.Room,
+        session: AgentSession[None],
+        reconnect_s: float,
+        end: End,
+        clock: Clock | None = None,
+    ) -> None:
         self._room, self._session = room, session
         self._reconnect_s, self._end = reconnect_s, end
+        self._clock = clock or SystemClock()
         self._user: str | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._linking = asyncio.create_task(self._link(), name="agent.presence")
@@ -55,9 +65,8 @@ class Presence:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def _link(self) -> None:
-        # livekit has no event for it
-        while (participant := self._session.room_io.linked_participant) is None:  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_S)
+        while (participant := self._session.room_io.linked_participant) is None:  # livekit has no event for it
+            await self._clock.sleep(_POLL_S)
         self._user = participant.identity
 
     def _on_gone(self, participant: rtc.RemoteParticipant) -> None:
@@ -80,5 +89,5 @@ class Presence:
             self._session.interrupt()
 
     async def _leave(self, wait_s: float) -> None:
-        await asyncio.sleep(wait_s)
+        await self._clock.sleep(wait_s)
         self._end("the user has left")

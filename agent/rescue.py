@@ -22,6 +22,7 @@ from livekit.protocol import models
 
 from agent.calls import CallRegistry, HeldCall, LeftBehind
 from agent.dispatch import Rescue
+from memory.clock import Clock, SystemClock
 from memory.errors import VoiceMemoryError
 
 logger = logging.getLogger("agent")
@@ -30,7 +31,7 @@ PAUSES_S = (0.0, 1.0, 4.0, 10.0)  # before each attempt to bring an agent back
 DEATHS_MAX = 5  # of one call's jobs; who lives for LASTING_S begins to count anew
 LASTING_S = 120.0
 ARRIVAL_S = 5.0
-SCAN_S = 5.0
+SCAN_S = 2.5
 RESCUES_AT_ONCE = 16
 _POLL_S = 0.25
 _API_TIMEOUT_S = 5.0
@@ -61,6 +62,11 @@ class LostCall:
         return f"agent-{self.job_id}"
 
 
+def open_api(url: str, key: str, secret: str) -> api.LiveKitAPI:
+    """LiveKit's API with a deadline on each call."""
+    return api.LiveKitAPI(url, key, secret, timeout=aiohttp.ClientTimeout(total=_API_TIMEOUT_S))
+
+
 def lost(job: protocol.Job, *, lived_s: float) -> LostCall:
     """The call of a job that has died after ``lived_s``."""
     before = Rescue.of(job)
@@ -69,11 +75,12 @@ def lost(job: protocol.Job, *, lived_s: float) -> LostCall:
 
 
 class Rescuer:
-    """Brings agents back into calls. Belongs to one event loop; close with ``aclose``. Nothing here raises."""
+    """Brings agents back into calls; nothing here raises. Belongs to one event loop. ``aclose`` closes ``lkapi`` too,
+    whose calls must have a bound in time (``open_api``)."""
 
-    def __init__(self, url: str, key: str, secret: str, registry: CallRegistry | None) -> None:
-        self._api = api.LiveKitAPI(url, key, secret, timeout=aiohttp.ClientTimeout(total=_API_TIMEOUT_S))
-        self._registry = registry
+    def __init__(self, lkapi: api.LiveKitAPI, registry: CallRegistry | None, clock: Clock | None = None) -> None:
+        self._api, self._registry = lkapi, registry
+        self._clock = clock or SystemClock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(RESCUES_AT_ONCE)
 
@@ -104,7 +111,7 @@ class Rescuer:
     async def _rescue(self, call: LostCall) -> None:
         async with self._slots:
             for pause_s in PAUSES_S:
-                await asyncio.sleep(pause_s)
+                await self._clock.sleep(pause_s)
                 try:
                     if await self._attempted(call):
                         return
@@ -135,9 +142,9 @@ class Rescuer:
         return await self._arrived(call)
 
     async def _arrived(self, call: LostCall) -> bool:
-        until_s = asyncio.get_running_loop().time() + ARRIVAL_S
-        while asyncio.get_running_loop().time() < until_s:
-            await asyncio.sleep(_POLL_S)
+        until_s = self._clock.monotonic() + ARRIVAL_S
+        while self._clock.monotonic() < until_s:
+            await self._clock.sleep(_POLL_S)
             people = await self._people(call.room)
             if _answering(people, call) or not any(is_user(each) for each in people):
                 return True
@@ -166,7 +173,7 @@ class Rescuer:
                     await self._take_over(registry, left)
             except _FAULTS as error:
                 logger.warning("calls of other workers can't be looked for now (%s)", type(error).__name__)
-            await asyncio.sleep(SCAN_S)
+            await self._clock.sleep(SCAN_S)
 
     async def _take_over(self, registry: CallRegistry, left: LeftBehind) -> None:
         rooms = await self._api.room.list_rooms(api.ListRoomsRequest()) if left.calls else None

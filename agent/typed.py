@@ -15,6 +15,8 @@ from livekit import rtc
 from livekit.agents import AgentSession, room_io
 from livekit.agents.types import TOPIC_CHAT
 
+from memory.clock import Clock, SystemClock
+
 logger = logging.getLogger("agent")
 
 CHARS_MAX = 100_000  # of one message
@@ -34,8 +36,9 @@ class _Message:
 class TypedInput:
     """Takes what is typed from the moment it is made; ``start`` once the session has started; close with ``aclose``."""
 
-    def __init__(self, room: rtc.Room, session: AgentSession[None]) -> None:
-        self._room, self._session = room, session
+    def __init__(self, room: rtc.Room, session: AgentSession[None], clock: Clock | None = None) -> None:
+        self._session = session
+        self._clock = clock or SystemClock()
         self._answer = room_io.TextInputOptions().text_input_cb
         self._waiting: asyncio.Queue[_Message] = asyncio.Queue(WAITING_MAX)
         self._task: asyncio.Task[None] | None = None
@@ -80,11 +83,11 @@ class TypedInput:
 
     async def _user(self) -> rtc.RemoteParticipant | None:
         """Whose call it is; waits for it to be seen."""
-        until_s = asyncio.get_running_loop().time() + LINK_S
+        until_s = self._clock.monotonic() + LINK_S
         while (participant := self._session.room_io.linked_participant) is None:
-            if asyncio.get_running_loop().time() > until_s:
+            if self._clock.monotonic() > until_s:
                 return None
-            await asyncio.sleep(_POLL_S)  # livekit has no event for it
+            await self._clock.sleep(_POLL_S)  # livekit has no event for it
         return participant
 
 

@@ -23,7 +23,7 @@ from agent.calls import CallRegistry, HeldCall
 from agent.health import HealthServer
 from agent.keeper import Keeper
 from agent.private import keep_logs_private, keep_traces_private
-from agent.rescue import Rescuer, lost
+from agent.rescue import Rescuer, lost, open_api
 from agent.settings import AgentSettings, Configuration
 from memory.errors import SettingsError
 
@@ -120,7 +120,7 @@ class Worker(AgentServer):
             open_parts.push_async_callback(self._registry.aclose)
             await asyncio.to_thread(self._registry.hold_life)
             self._registry.start()
-        self._rescuer = Rescuer(self._ws_url, self._api_key, self._api_secret, self._registry)
+        self._rescuer = Rescuer(open_api(self._ws_url, self._api_key, self._api_secret), self._registry)
         open_parts.push_async_callback(self._rescuer.aclose)
         self._rescuer.start()
 

@@ -126,6 +126,12 @@ class WorkerProcess:
                 return said
             await asyncio.sleep(_POLL_S)
 
+    async def answered(self, user_id: str) -> None:
+        """Wait until the last turn of a user's that is stored is the agent's."""
+        async with asyncio.timeout(START_S):
+            while not (stored := await self.stored(user_id)) or stored[-1].role != "assistant":
+                await asyncio.sleep(_POLL_S)
+
     def job_of(self, agent: str) -> int:
         """The process that holds the call of ``agent``, an identity in a room."""
         job_id = agent.removeprefix("agent-")
@@ -137,9 +143,11 @@ class WorkerProcess:
 
     def helper(self, *words: str) -> psutil.Process:
         """The helper process of this worker's data directory whose command line has all ``words``."""
-        for process in psutil.process_iter(["cmdline"]):
+        for process in psutil.process_iter(["cmdline", "environ"]):
             line = " ".join(process.info["cmdline"] or [])
-            if str(self.data_dir) in line and all(word in line for word in words):
+            environment = process.info["environ"] or {}
+            is_ours = str(self.data_dir) in (line + environment.get("VOICEASSIST_DATA_DIR", ""))
+            if is_ours and all(word in line for word in words):
                 return process
         raise AssertionError(f"there is no process {' '.join(words)}")
 

@@ -1,0 +1,115 @@
+"""Logs and traces say neither who somebody is nor what was said."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from livekit.agents.cli.log import ColoredFormatter, JsonFormatter
+from livekit.agents.telemetry import trace_types
+
+from agent.private import PrivateFilter, keep_logs_private, keep_traces_private, mask
+
+NUMBER = "+15105550123"
+
+
+@pytest.fixture(params=["json", "colored"])
+def printed(request: pytest.FixtureRequest) -> Iterator[tuple[logging.Logger, io.StringIO]]:
+    """A logger as LiveKit sets it up, and what it has printed."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    colored = ColoredFormatter("%(asctime)s %(levelname)s %(name)s %(message)s %(extra)s")
+    handler.setFormatter(JsonFormatter() if request.param == "json" else colored)
+    handler.addFilter(PrivateFilter())
+    logger = logging.Logger("livekit.agents")
+    logger.addHandler(handler)
+    yield logger, stream
+    handler.close()
+
+
+def test_what_livekit_marks_or_names_somebody_by_is_taken_off(printed: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = printed
+    extra: dict[str, Any] = {
+        "lk.pii.text": "I am diabetic",
+        "pii": "secret",
+        "lk.pii.participant_identity": "ana",
+        "participant": "ana",
+        "identity": "ana",
+        "room": f"call-_{NUMBER}_x",
+        "lk.pii.room_name": "secret",
+        "job_request": SimpleNamespace(metadata="secret"),
+        "job": {"room": {"name": "secret"}},
+        "room_id": "RM_1",
+        "job_id": "AJ_1",
+        "duration": 0.25,
+    }
+    logger.info("received user transcript", extra=extra)
+    told = stream.getvalue()
+    for private in ("diabetic", "secret", "ana", "5105550123"):
+        assert private not in told
+    for useful in ("received user transcript", "RM_1", "AJ_1", "0.25"):
+        assert useful in told
+
+
+def test_numbers_are_masked_wherever_they_stand(printed: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = printed
+    try:
+        raise ValueError(f"no such participant: sip_{NUMBER}")
+    except ValueError as error:
+        logger.error(
+            "participant '%s' of %s", f"sip_{NUMBER}", NUMBER, exc_info=True, extra={"error": error, "seen": [NUMBER]}
+        )
+    told = stream.getvalue()
+    assert "5105550123" not in told
+    assert "ValueError" in told
+    assert "participant 'sip_(number)' of (number)" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        (f"calling {NUMBER}.", "calling (number)."),
+        ("+1 (510) 555-0123 called", "(number) called"),
+        ("room call-_+15105550123_x9", "room call-_(number)_x9"),
+        ("5105550123", "(number)"),
+        ("sip_5105550123 left", "sip_(number) left"),
+        ("sip_alice@pbx.example.test left", "sip_(number) left"),
+        ("registered on port 8081 after 1234567 ms", "registered on port 8081 after 1234567 ms"),
+        ("job AJ_510555012345 of RM_1", "job AJ_510555012345 of RM_1"),
+        ("ws://127.0.0.1:7880", "ws://127.0.0.1:7880"),
+        ("version 1.8.9, 2026-11-30T02:58:41.269155+00:00", "version 1.8.9, 2026-11-30T02:58:41.269155+00:00"),
+    ],
+)
+def test_masking_leaves_what_is_no_number(text: str, masked: str) -> None:
+    assert mask(text) == masked
+
+
+def test_every_handler_gets_the_filter_once() -> None:
+    root = logging.getLogger()
+    handler = logging.NullHandler()
+    root.addHandler(handler)
+    try:
+        keep_logs_private()
+        keep_logs_private()
+        assert sum(isinstance(each, PrivateFilter) for each in handler.filters) == 1
+    finally:
+        for each in root.handlers:
+            each.filters = [one for one in each.filters if not isinstance(one, PrivateFilter)]
+        root.removeHandler(handler)
+
+
+def test_every_attribute_of_a_phone_caller_is_marked_for_livekits_own_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    from livekit.agents.telemetry.pii import filter_attributes
+    from livekit.agents.telemetry.utils import allow_pii_from_env
+
+    monkeypatch.setattr(trace_types, "ATTR_SIP_PREFIX", trace_types.ATTR_SIP_PREFIX)
+    monkeypatch.delenv("LIVEKIT_TELEMETRY_ALLOW_PII", raising=False)
+    keep_traces_private()
+    assert allow_pii_from_env() is False
+    copied = {f"{trace_types.ATTR_SIP_PREFIX}h.p-asserted-identity": NUMBER, "lk.job_id": "AJ_1"}
+    assert json.dumps(filter_attributes(copied)) == '{"lk.job_id": "AJ_1"}'

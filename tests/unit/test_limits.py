@@ -19,6 +19,9 @@ def test_the_limits_do_not_contradict_each_other() -> None:
         ("SESSION_MESSAGES_DEFAULT", 10**6, "the default history fits into what is kept"),
         ("BLOCK_TOKENS_DEFAULT", 10**6, "the block fits into the context"),
         ("ENTRY_CONTENT_BYTES_MAX", 10**9, "one entry fits into a message of a host"),
+        ("SPOOL_AFTER_S", 0.2, "a late turn is on disk before its reply is held up for it"),
+        ("SPOOL_BYTES_MAX", 10**6, "one entry fits into a session's spool"),
+        ("SPOOL_ERASE_S", 1.0, "an erasure waits for longer than an attempt to record takes"),
         ("ENTRY_RETRIEVED_BYTES_MAX", 10**9, "one entry fits into a message of a host"),
     ],
 )

@@ -119,6 +119,33 @@ async def test_P_silent_stores_that_cannot_be_opened_are_told_once_and_tried_aga
     await memory.aclose()
 
 
+@pytest.mark.promise("P-silent")
+async def test_P_silent_stores_that_hang_are_waited_for_once_and_used_when_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = HandClock()
+    opener = Opener(backend_of(InMemorySessionStore(clock), ScriptedRetriever([passage(BISCUIT)])))
+    opener.ready.clear()
+    session, memory, model = await opened(monkeypatch, opener, clock)
+    first = asyncio.create_task(_run(session, "Are you there?"))
+    await settle()
+    assert not first.done()
+    while not first.done():
+        await clock.advance(0.05)
+        await asyncio.sleep(0.001)
+    passed_s = clock.monotonic()
+    await session.run(user_input="And now?")
+    assert clock.monotonic() == passed_s
+    assert memory.counters["recall.not_open"] == 2
+    assert memory.counters["record.spooled"] >= 2
+    opener.ready.set()
+    assert await memory.flush()
+    await session.run(user_input="And my cat?")
+    assert BISCUIT in model.requests[-1].last_user
+    await session.aclose()
+    await memory.aclose()
+
+
 async def _run(session: Any, text: str) -> None:
     await session.run(user_input=text)
 

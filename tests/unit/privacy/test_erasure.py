@@ -60,6 +60,19 @@ async def test_a_given_position_is_kept_to() -> None:
     assert {what.through for _, what in calls} == {"p-3"}
 
 
+@pytest.mark.promise("P-erased")
+async def test_P_erased_the_spool_goes_before_the_log_is_read() -> None:
+    calls, found = layers(0, 0, 0)
+    receipt = await erase(ANA, Selection("all"), **found, spool=Layer("spool", calls, 4))
+    assert [(name, what.through) for name, what in calls] == [
+        ("spool", ""),
+        ("archive", "p-7"),
+        ("sessions", "p-7"),
+        ("recall", "p-7"),
+    ]
+    assert (receipt.spool, receipt.deleted, bool(receipt)) == (4, 4, True)
+
+
 @pytest.mark.case("L23")
 async def test_L23_nothing_deleted_is_never_called_a_success() -> None:
     _, found = layers(0, 0, 0)
@@ -93,3 +106,4 @@ def test_what_is_beyond_reach_depends_on_the_stores(monkeypatch: pytest.MonkeyPa
     text = "; ".join(beyond_reach(load_settings()))
     assert "PostgreSQL's write-ahead log" in text
     assert "Redis server's own snapshots" in text
+    assert "turns that other machines hold" in text

@@ -34,6 +34,7 @@ logger = logging.getLogger("agent")
 
 LEASE_S = 10
 BEAT_S = 2.5
+BEATS_WHOLE = 12  # all that is held is written anew as often: a Redis may have lost what it had
 WORKERS_MAX = 256  # looked at in one scan
 TAKEN_S = 600
 _KEPT_S = 86_400
@@ -75,7 +76,8 @@ class CallRegistry:
         self._link: RedisLink | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._changed = asyncio.Event()
-        self._noted = False  # whether what is held is in Redis as it is here
+        self._version, self._written = 0, -1  # of what is held here, and of what is held in Redis
+        self._beats = 0
         self._alive_since_s: float | None = None  # since when the worker's own sign of life has never failed
         self._task: asyncio.Task[None] | None = None
 
@@ -179,8 +181,13 @@ class CallRegistry:
             with contextlib.suppress(Exception):
                 await self._closers.pop()()
 
+    @property
+    def noted(self) -> bool:
+        """Whether what is held is in Redis."""
+        return self._written == self._version
+
     def _change(self) -> None:
-        self._noted = False
+        self._version += 1
         self._changed.set()
 
     async def _beat(self) -> None:
@@ -191,7 +198,7 @@ class CallRegistry:
                 await self._sign()
                 told = False
             except (VoiceMemoryError, OSError, TimeoutError) as error:
-                self._alive_since_s, self._noted = None, False
+                self._alive_since_s, self._written = None, -1
                 if not told:
                     logger.warning("calls can't be noted down, so no other machine could go on with them: %s", error)
                 told = True
@@ -204,14 +211,15 @@ class CallRegistry:
                 changed.cancel()
 
     async def _sign(self) -> None:
-        commands: list[Command] = [("SET", _worker(self._me), "1", "EX", LEASE_S)]
-        if not self._noted:
+        version = self._version
+        commands: list[Command] = [("SET", _worker(self._me), "1", "EX", LEASE_S), ("SADD", _WORKERS, self._me)]
+        if version != self._written or self._beats % BEATS_WHOLE == 0:
             calls = [word for call in self._held.values() for word in (call.job_id, _written(call))]
-            commands += [("SADD", _WORKERS, self._me), ("DEL", _calls(self._me))]
+            commands.append(("DEL", _calls(self._me)))
             if calls:
                 commands += [("HSET", _calls(self._me), *calls), ("EXPIRE", _calls(self._me), _KEPT_S)]
-            self._noted = True
         await self._commands(*commands)
+        self._written, self._beats = version, self._beats + 1
         if self._alive_since_s is None:
             self._alive_since_s = self._clock.monotonic()
 

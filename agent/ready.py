@@ -48,18 +48,23 @@ class _AfterSubscription(io.AudioOutput):
             capabilities=io.AudioOutputCapabilities(pause=True),
             sample_rate=output.sample_rate,
         )
-        self._output, self._subscribed = output, subscribed
+        self._subscribed = subscribed
+
+    @property
+    def _below(self) -> io.AudioOutput:
+        assert self.next_in_chain is not None  # not always the output itself: livekit may put one between
+        return self.next_in_chain
 
     async def capture_frame(self, frame: rtc.AudioFrame) -> None:
         if not self._subscribed.done():
             await asyncio.shield(self._subscribed)
         # The output below first: cancelled, it must not be waited for as if it had taken the frame.
-        await self._output.capture_frame(frame)
+        await self._below.capture_frame(frame)
         await super().capture_frame(frame)
 
     def flush(self) -> None:
         super().flush()
-        self._output.flush()
+        self._below.flush()
 
     def clear_buffer(self) -> None:
-        self._output.clear_buffer()
+        self._below.clear_buffer()

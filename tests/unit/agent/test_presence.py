@@ -22,6 +22,7 @@ RECONNECT_S = 60.0
 class Person:
     identity: str
     kind: Any = STANDARD
+    disconnect_reason: Any = rtc.DisconnectReason.CLIENT_INITIATED
 
 
 class Room(rtc.EventEmitter[Any]):
@@ -102,6 +103,14 @@ async def test_who_comes_back_in_time_has_not_left_and_may_do_so_again(scene: Sc
         scene.room.comes(ana)
         await scene.clock.advance(2 * RECONNECT_S)
     assert scene.ended == []
+
+
+async def test_what_is_said_to_a_user_who_has_come_again_is_not_cut_off(scene: Scene) -> None:
+    ana = await joined(scene, Person("ana", disconnect_reason=rtc.DisconnectReason.DUPLICATE_IDENTITY))
+    scene.room.goes(ana)  # LiveKit tells that the first connection is gone after the second one has asked something
+    scene.room.comes(Person("ana"))
+    await scene.clock.advance(2 * RECONNECT_S)
+    assert (scene.ended, scene.session.interrupted) == ([], 0)
 
 
 async def test_who_hangs_up_is_not_waited_for(scene: Scene) -> None:

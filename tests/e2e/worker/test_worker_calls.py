@@ -243,12 +243,12 @@ async def test_an_apps_own_session_goes_on_in_another_room(livekit: LiveKitServe
         await client.agent()
         assert "purple" in await asked(client, "What colour is my kite?")
         # "a moment ago": by now it is in the conversation, not recalled from an earlier one.
-        assert "moment ago: "My kite is purple" in await asked(client, "Tell me again, what colour is my kite?")
+        assert 'moment ago: "My kite is purple' in await asked(client, "Tell me again, what colour is my kite?")
     entries = await worker.stored("hana")
     assert {entry.session_id for entry in entries} == {"chat-of-hana-7"}
     assert len(await worker.said_by("hana", turns=3)) == 3
-    async with in_room(livekit, "tab-3", "ivan", agent=mine, microphone=False) as client:  # who has got hold of its name
-        await client.agent()
+    async with in_room(livekit, "tab-3", "ivan", agent=mine, microphone=False) as client:
+        await client.agent()  # somebody else, who has got hold of the session's name
         assert "purple" not in await asked(client, "What colour is my kite?")
     assert {entry.session_id for entry in await worker.stored("ivan")} != {"chat-of-hana-7"}
 

@@ -18,7 +18,7 @@ demo: setup ## a spoken call, a killed process, and the memory of it (ARGS="--sa
 	@$(BIN)/python -m agent demo $(ARGS)
 
 test: setup ## the tests (ARGS="-k …")
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 setup: $(SYNCED) ## the virtual environment, from the lock with hashes
 	@:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from memory.retrieval import ranking, relevance
 from memory.retrieval.bm25 import KeywordIndex, TermHasher
 from memory.retrieval.dates import date_words
-from memory.retrieval.query import Query, read
+from memory.retrieval.query import Query, names_something, read
 from memory.retrieval.text import stems, stems_of, words
 from memory.retrieval.turns import IndexedTurn, TurnTable
 from memory.retrieval.vectors import Vector, VectorTable, quantised
@@ -232,4 +232,4 @@ def _is_pleasantry(turn: IndexedTurn) -> bool:
     """A greeting or the like of the assistant's. The user's own "Yes, please." may answer a question, and stays."""
     if turn.role != "assistant" or len(turn.text) > _PLEASANTRY_CHARS_MAX:
         return False
-    return not read(turn.text, turn.timestamp).content
+    return not names_something(turn.text)

@@ -62,9 +62,7 @@ def read(text: str, now: datetime) -> Query:
     text = text[:QUERY_CHARS_MAX]
     folded = fold(text)
     latest = _LATEST.search(folded) is not None
-    # "What did I just tell you?" names nothing once the phrase that says so is taken away.
-    named = stems(_MEMORY.sub(" ", _LATEST.sub(" ", folded)))
-    content = frozenset(stem for stem in named if stem not in _SMALL_TALK_STEMS)
+    content = _content(folded)
     return Query(
         stems=tuple(stems(text)),
         content=content,
@@ -75,6 +73,17 @@ def read(text: str, now: datetime) -> Query:
         latest=latest and len(content) <= LATEST_CONTENT_MAX,
         latin=_mostly_ascii(folded),
     )
+
+
+def names_something(text: str) -> bool:
+    """Whether the text, read as a query, has ``content``: it isn't small talk alone."""
+    return bool(_content(fold(text[:QUERY_CHARS_MAX])))
+
+
+def _content(folded: str) -> frozenset[str]:
+    # "What did I just tell you?" names nothing once the phrase that says so is taken away.
+    named = stems(_MEMORY.sub(" ", _LATEST.sub(" ", folded)))
+    return frozenset(stem for stem in named if stem not in _SMALL_TALK_STEMS)
 
 
 def _mostly_ascii(folded: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory.retrieval import relevance
-from memory.retrieval.query import Query, read
+from memory.retrieval.query import Query, names_something, read
 from memory.retrieval.relevance import Evidence
 from tests.support.turns import NOW, find, ids, index_of, turn
 
@@ -23,6 +23,7 @@ def _bears(text: str, *, share: float = 0.0, cosine: float | None = None, turns:
 )
 def test_small_talk_names_nothing(text: str) -> None:
     assert not _query(text).content
+    assert not names_something(text)
     assert not _bears(text, share=1.0, cosine=0.4)
     index = index_of([turn("hello there, good morning, what time is it?"), turn("thanks, bye, one moment", minute=1)])
     assert find(index, text, min_relevance=True) == []
@@ -44,6 +45,7 @@ def test_asking_for_memory_in_so_many_words_opens_the_gate(text: str, latest: bo
     query = _query(text)
     assert query.latest == latest
     assert query.memory or text.startswith("where did we")
+    assert names_something(text) == bool(query.content)
 
 
 def test_the_callers_own_matters_need_less_than_the_worlds() -> None:

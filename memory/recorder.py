@@ -98,9 +98,12 @@ class Recorder:
         """Whether another process records this session."""
         return self._backlog.silent
 
-    async def looked_for_left(self) -> None:
-        """Return once what an ended process has left of this user is stored, or is somebody else's to store."""
-        while not self._looked_for_left:
+    async def looked_for_left(self, *, patient: bool) -> None:
+        """Return once what an ended process has left of this user is stored, or is somebody else's to store.
+
+        Not ``patient``: or the store is away.
+        """
+        while not (self._looked_for_left or self.silent or (self._backlog.away and not patient)):
             await self._backlog.changed()
 
     async def silenced(self) -> None:
@@ -231,6 +234,9 @@ class Recorder:
                 self.session_id = new_id()
                 self._counters.add("record.session_renamed")
                 logger.warning("the session id belongs to another user; the turns go into a session of their own")
+                if retry_s == _RETRY_S_MIN:
+                    retry_s *= 2
+                    continue
             except _AWAY:
                 self._counters.add("record.retries")
                 self._claimed_at_s = None  # it may have forgotten the lease
@@ -257,8 +263,8 @@ class Recorder:
             self._speak_again()
         spool = self._spooling.spool if self._spooling is not None else None
         oldest = self._backlog.oldest
-        if spool is not None and not self._looked_for_left:
-            await self._look_for_left(spool.spool, sessions, scope)
+        if not self._looked_for_left:
+            await self._look_for_left(spool, sessions, scope)
         if spool is not None and spool.waiting:
             await spool.replay(lambda record: self._store(sessions, scope, record))
             self._backlog.notify()
@@ -279,9 +285,10 @@ class Recorder:
             )
             self._entries.clear()
 
-    async def _look_for_left(self, spool: Spool, sessions: Sessions, scope: Scope) -> None:
+    async def _look_for_left(self, spool: SessionSpool | None, sessions: Sessions, scope: Scope) -> None:
         try:
-            await replay_left(spool, sessions, self._counters, self._clock, scope=scope)
+            if spool is not None:
+                await replay_left(spool.spool, sessions, self._counters, self._clock, scope=scope)
         except SpoolUnusable as error:
             self._counters.add("spool.errors")
             logger.error("turns that an ended process has left stay in the spool: %s", error)

@@ -26,13 +26,14 @@ from livekit.agents import (
 from livekit.agents.utils import is_given
 from livekit.agents.voice import SpeechHandle
 
+from memory.backlog import finished_within
 from memory.clock import Clock, SystemClock
 from memory.context.block import render_block
 from memory.counters import Counters
 from memory.errors import InvalidEntry
 from memory.heard import Ear, Speech, current_speech
 from memory.identity import Assurance
-from memory.limits import DURABLE_WAIT_S, SESSION_MESSAGES_DEFAULT, SHUTDOWN_FLUSH_S
+from memory.limits import DURABLE_WAIT_S, SESSION_MESSAGES_DEFAULT, SHUTDOWN_FLUSH_S, STORE_TIMEOUT_S
 from memory.models import MemoryEntry, Recall, Record, Scope, new_id
 from memory.plugin.caller import Caller, CallerFinder, Given, session_id_of
 from memory.plugin.hooks import Hooks
@@ -191,9 +192,15 @@ class AttachedMemory:
             raise RuntimeError("Memory is off; set MEMORY_ENABLED=true.")
         backend, caller = await self._opening.opened()
         state = await backend.sessions.find(self.session_id)
+        if state is not None and state.scope != caller.scope:
+            return []
+        # What its last process could not store any more belongs to it as well.
+        await finished_within(self._recorder.looked_for_left(patient=False), self._clock, STORE_TIMEOUT_S)
+        session_id = self.session_id
+        state = await backend.sessions.find(session_id)
         if state is None or state.scope != caller.scope:
             return []
-        entries = await backend.sessions.entries(self.session_id, limit=limit)
+        entries = await backend.sessions.entries(session_id, limit=limit)
         return await put_back(self._session, self._turns, newest_within(entries, self.settings.context_tokens))
 
     async def flush(self, timeout_s: float = SHUTDOWN_FLUSH_S) -> bool:

@@ -137,7 +137,7 @@ class Opening:
 
     async def _replay(self, backend: Backend, spool: Spool) -> None:
         """Whoever comes first stores what other sessions have left on disk; the recall host looks again later."""
-        await self._recorder.looked_for_left()  # its own user's come first, and in its order
+        await self._recorder.looked_for_left(patient=True)  # its own user's come first, and in its order
         try:
             await replay_left(spool, backend.sessions, self._counters, self._clock)
         except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -420,6 +421,23 @@ async def test_P_erased_what_was_said_before_an_erasure_is_not_stored_after_it(d
     await desk.back()
     assert await desk.stored() == ["said afterwards"]
     assert desk.spool.files() == []
+
+
+@pytest.mark.promise("P-erased")
+async def test_P_erased_what_is_just_being_stored_from_the_disk_is_in_the_log_when_the_erasure_reads_it(
+    desk: AwayDesk,
+) -> None:
+    await desk.said("forget me")
+    desk.store.answers.clear()
+    desk.recorder.start(desk.store, SCOPE)
+    await eventually(lambda: desk.store.running == 1, "the storing")
+    erasing = asyncio.create_task(desk.spool.erase(SCOPE, Selection("all")))
+    waiting = asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.05)
+    await waiting
+    assert not erasing.done()
+    desk.store.answers.set()
+    await erasing
+    assert await desk.stored() == ["forget me"]  # where the erasure's next step finds it
 
 
 async def test_a_spool_closes_its_files_for_the_next(spool: Spool, clock: HandClock) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from memory.limits import CHARS_PER_TOKEN
-from memory.models import MemoryEntry
+from memory.models import MemoryEntry, Scope
 from memory.plugin.resuming import newest_within
-from memory.settings import load_settings
+from memory.settings import Settings, load_settings
+from memory.spool import Spool
+from memory.spool_frames import Spooled
 from memory.stores.inmemory import InMemorySessionStore
-from tests.support.sessions import INSTRUCTIONS, Call, HandClock, call
+from memory.wiring import Backend
+from tests.support.sessions import INSTRUCTIONS, Call, HandClock, ScriptedRetriever, backend_of, call
 
 SESSION = "RM_1"
 
@@ -72,6 +76,29 @@ async def test_it_can_be_gone_on_with_in_the_middle_and_twice(
         await made.type("What time?")
         texts = [text for _, text in made.llm.requests[-1].messages[1:]]
         assert texts == ["When is my flight?", "In July.", "Where to?", "To Lyon.", "What time?"]
+
+
+async def test_what_the_process_before_had_only_on_disk_is_there_as_well(
+    store: InMemorySessionStore, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana = Scope(org_id="default", agent_id="assistant", user_id="ana")
+    entry = MemoryEntry(role="user", content="When is my flight?", mode="voice", session_id=SESSION)
+    file = Spool(data_dir).create(ana)
+    file.append([Spooled(ana, entry.timestamp, entry)])
+    file.close()
+    retriever = ScriptedRetriever()
+
+    async def opened(_: Settings) -> Backend:
+        return Backend(store, retriever, backend_of(store, retriever).open_archive, [], Spool(data_dir))
+
+    monkeypatch.setattr("memory.plugin.attached.open_backend", opened)
+    monkeypatch.setattr("tests.support.sessions.backend_of", lambda *_: None)
+    async with call(["In July."], store=store, session_id=SESSION) as made:
+        assert [said.content for said in await made.memory.resume()] == ["When is my flight?"]
+        await made.type("Well?")
+        await made.memory.flush()
+    assert await contents(store) == ["When is my flight?", "Well?", "In July."]
+    assert Spool(data_dir).files() == []
 
 
 @pytest.mark.promise("P-isolated")

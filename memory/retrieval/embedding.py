@@ -25,6 +25,7 @@ from memory.retrieval.tasks import end_all
 logger = logging.getLogger(__name__)
 
 Vectors = NDArray[np.float32]
+Begun = asyncio.Future[Vectors | None]
 _RETRY_S_MIN = 0.5
 
 
@@ -59,23 +60,34 @@ class EmbedDesk:
     def dimension(self) -> int | None:
         return None if self._embedder is None else self._embedder.dimension
 
-    async def for_recall(self, texts: Sequence[str], deadline: Deadline, *, reserve_s: float) -> Vectors | None:
-        """Vectors of ``texts``, shape (n, dimension), until ``reserve_s`` before the deadline.
+    def begin(self, texts: Sequence[str]) -> Begun:
+        """Have ``texts`` made into vectors, shape (n, dimension), before all idle work.
 
-        ``None``: not in time, or there is no use in waiting: broken, stuck, or ``EMBED_WAITING_MAX`` recalls wait.
+        ``None`` at once if there is no use in waiting: broken, stuck, or ``EMBED_WAITING_MAX`` recalls wait. Cancel it
+        when it is not wanted any more: what has not been begun by then never is.
         """
         if not self._works() or self._stuck():
-            return None
+            return _nothing()
         # With no batch running, the first of those who wait is about to be served.
         ahead = sum(job.urgent for job in self._queue) - (self._batch_began_s is None)
         if ahead >= EMBED_WAITING_MAX:
             self._counters.add("embed.shed")
-            return None
-        job = self._enqueue(texts, urgent=True)
-        try:
-            return job.done.result() if await deadline.met_by(job.done, reserve_s=reserve_s) else None
-        finally:
-            job.done.cancel()
+            return _nothing()
+        return self._enqueue(texts, urgent=True).done
+
+    async def for_recall(
+        self, texts: Sequence[str], deadline: Deadline, *, reserve_s: float, begun: Begun | None = None
+    ) -> Vectors | None:
+        """Vectors of ``texts``, shape (n, dimension), until ``reserve_s`` before the deadline.
+
+        ``begun``: what ``begin`` gave for the first of the texts alone. The others then come after it, so that a
+        recall never waits twice at a time. ``None``: not all in time, or there is no use in waiting, see ``begin``.
+        """
+        first = await _in_time(begun or self.begin(texts), deadline, reserve_s)
+        if begun is None or first is None or len(texts) == 1:
+            return first
+        others = await _in_time(self.begin(texts[1:]), deadline, reserve_s)
+        return None if others is None else np.concatenate((first, others))
 
     async def when_idle(self, texts: Sequence[str]) -> Vectors | None:
         """Vectors of ``texts`` once nobody else wants any; ``None`` where the embedder is broken."""
@@ -159,6 +171,19 @@ class EmbedDesk:
         self._counters.add("embed.failed")
         self._retry_at_s = self._clock.monotonic() + self._pause_s
         self._pause_s = min(self._pause_s * 2, EMBED_RETRY_S_MAX)
+
+
+async def _in_time(begun: Begun, deadline: Deadline, reserve_s: float) -> Vectors | None:
+    try:
+        return begun.result() if await deadline.met_by(begun, reserve_s=reserve_s) else None
+    finally:
+        begun.cancel()
+
+
+def _nothing() -> Begun:
+    nothing: Begun = asyncio.get_running_loop().create_future()
+    nothing.set_result(None)
+    return nothing
 
 
 def _give(job: _Job, vectors: Vectors | None) -> None:

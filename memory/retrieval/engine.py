@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from memory.clock import Clock
 from memory.counters import Counters
@@ -28,12 +29,12 @@ from memory.limits import (
     SNAPSHOT_SWEEP_S,
     SNAPSHOT_TURNS_MIN,
 )
-from memory.models import Passage, Recall, Scope
+from memory.models import Recall, Scope
 from memory.ports import ArchiveStore, Embedder, Selection, TurnLog
 from memory.retrieval.deadlines import Deadline
-from memory.retrieval.embedding import EmbedDesk
+from memory.retrieval.embedding import Begun, EmbedDesk
 from memory.retrieval.following import FollowedUser, Retired, Sources
-from memory.retrieval.index import Hit
+from memory.retrieval.indexing import as_passage
 from memory.retrieval.snapshot_files import KEY_BYTES, SnapshotStore
 from memory.retrieval.tasks import end_all, within
 from memory.retrieval.vectors import Vector
@@ -45,6 +46,16 @@ _RANKING_RESERVE_S = 0.003  # of a budget, kept for ranking; and per turn:
 _RANKING_RESERVE_S_PER_TURN = 0.3e-6
 _AILING_WAIT_S = 0.05  # for a store that has just kept a recall waiting in vain: it may be back
 _LEAVING_MAX = 8  # evicted indexes whose snapshots are being written
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What one recall is to find, and by when."""
+
+    query: str
+    limit: int
+    deadline: Deadline
+    exclude_ids: frozenset[str]
 
 
 class RecallEngine:
@@ -103,7 +114,7 @@ class RecallEngine:
                 user = self._user(scope)
                 try:
                     with user.in_use():
-                        recall = await self._answer(user, query, limit, deadline, exclude_ids)
+                        recall = await self._answer(user, _Asked(query, limit, deadline, exclude_ids))
                     break
                 except Retired:
                     continue
@@ -202,25 +213,36 @@ class RecallEngine:
 
     # -- one recall
 
-    async def _answer(
-        self, user: FollowedUser, query: str, limit: int, deadline: Deadline, exclude_ids: frozenset[str]
-    ) -> Recall:
+    async def _answer(self, user: FollowedUser, asked: _Asked) -> Recall:
+        # What the query means does not depend on what the log has to tell: both are waited for at once.
+        begun = self._desk.begin([asked.query]) if _wants_vector(user) else None
+        try:
+            return await self._answer_with(begun, user, asked)
+        finally:
+            if begun is not None:
+                begun.cancel()
+
+    async def _answer_with(self, begun: Begun | None, user: FollowedUser, asked: _Asked) -> Recall:
         since = user.tick()
-        lack = await self._bring_up_to_date(user, deadline)
+        lack = await self._bring_up_to_date(user, asked.deadline)
         if user.index is None or user.verified <= since:
             if user.retired or not lack:
                 raise Retired
             return Recall(degraded=lack)
         vector = None
         if self._desk.model and len(user.index):
-            vector = await self._query_vector(user, query, deadline, exclude_ids)
+            vector = await self._query_vector(begun, user, asked)
             lack = lack if vector is not None else (*lack, "vectors")
         hits = await user.search(
-            query, query_vector=vector, limit=limit, now=self._clock.now(), exclude_ids=exclude_ids
+            asked.query,
+            query_vector=vector,
+            limit=asked.limit,
+            now=self._clock.now(),
+            exclude_ids=asked.exclude_ids,
         )
         if user.verified <= since:
             raise Retired  # erased while the embedder was waited for
-        return Recall(passages=tuple(_passage(hit) for hit in hits), degraded=lack)
+        return Recall(passages=tuple(as_passage(hit) for hit in hits), degraded=lack)
 
     async def _bring_up_to_date(self, user: FollowedUser, deadline: Deadline) -> tuple[str, ...]:
         """What is lacking when the user's index is as current as the deadline allows."""
@@ -243,21 +265,19 @@ class RecallEngine:
         user.ailing = True
         return (lack,)
 
-    async def _query_vector(
-        self, user: FollowedUser, query: str, deadline: Deadline, exclude_ids: frozenset[str]
-    ) -> Vector | None:
-        """The query's vector; in the same run of the embedder, turns said just now get theirs."""
+    async def _query_vector(self, begun: Begun | None, user: FollowedUser, asked: _Asked) -> Vector | None:
+        """The query's vector, which may be ``begun``; turns said just now get theirs in the same run, or the next."""
         index = user.index
         if index is None or index.vectors is None:
             return None
-        fresh = user.just_said_without_vector(exclude_ids)
-        texts = [query, *(text for _, text in fresh)]
-        vectors = await self._desk.for_recall(texts, deadline, reserve_s=_reserve_s(user))
+        fresh = user.just_said_without_vector(asked.exclude_ids)
+        texts = [asked.query, *(text for _, text in fresh)]
+        vectors = await self._desk.for_recall(texts, asked.deadline, reserve_s=_reserve_s(user), begun=begun)
         if vectors is None or vectors.shape[1] != index.vectors.dimension:
             return None
         if fresh:
             await user.set_vectors([turn_id for turn_id, _ in fresh], vectors[1:])
-        return vectors[0] if user.has_vectors(exclude_ids) else None
+        return vectors[0] if user.has_vectors(asked.exclude_ids) else None
 
     # -- the users held
 
@@ -365,16 +385,6 @@ def _reserve_s(user: FollowedUser) -> float:
     return _RANKING_RESERVE_S + _RANKING_RESERVE_S_PER_TURN * (0 if user.index is None else len(user.index))
 
 
-def _passage(hit: Hit) -> Passage:
-    turn = hit.turn
-    return Passage(
-        id=turn.id,
-        session_id=turn.session_id,
-        timestamp=turn.timestamp,
-        role=turn.role,
-        text=turn.text,
-        mode=turn.mode,
-        language=turn.language,
-        name=turn.name,
-        score=hit.score,
-    )
+def _wants_vector(user: FollowedUser) -> bool:
+    """A recall of this user will, most likely, compare meanings: it is loaded, has vectors, and its stores answer."""
+    return user.index is not None and len(user.index) > 0 and not user.ailing and user.has_vectors()

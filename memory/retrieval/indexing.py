@@ -1,4 +1,7 @@
-"""From records to the index and from one index to the next. Pure functions. Above: following. Below: index, models."""
+"""From records to the index, from one index to the next, and from hits to passages. Pure functions.
+
+Above: engine, following. Below: index, models.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from memory.models import MemoryEntry, Record
+from memory.models import MemoryEntry, Passage, Record
 from memory.ports import Selection
-from memory.retrieval.index import IndexedTurn, UserIndex
+from memory.retrieval.index import Hit, IndexedTurn, UserIndex
 from memory.retrieval.vectors import Vector
 
 _CARRIED_AT_ONCE = 256
@@ -55,3 +58,19 @@ def common_vectors(before: UserIndex, after: UserIndex) -> Iterator[tuple[list[s
             and after.turns.text(there) == before.turns.text(place)
         ]
         yield [before.turns.ids[place] for place in places], before.vectors.rows[places].astype(np.float32)
+
+
+def as_passage(hit: Hit) -> Passage:
+    """A hit as callers of recall get it."""
+    turn = hit.turn
+    return Passage(
+        id=turn.id,
+        session_id=turn.session_id,
+        timestamp=turn.timestamp,
+        role=turn.role,
+        text=turn.text,
+        mode=turn.mode,
+        language=turn.language,
+        name=turn.name,
+        score=hit.score,
+    )

@@ -31,6 +31,72 @@ async def test_what_was_just_said_gets_its_vector_along_with_the_query(bench: Be
     assert bench.embedder.calls[1] == [QUESTION]
 
 
+async def known(bench: Bench) -> None:
+    """A user whose index is loaded, with a vector for each turn."""
+    await bench.say(*(f"Remark {number} on the weather." for number in range(20)))
+    while (await bench.recall(QUESTION)).degraded or bench.engine.stats()["missing_vectors"]:
+        await bench.clock.advance(1)
+    bench.embedder.calls.clear()
+
+
+async def test_the_query_is_embedded_while_the_log_is_read(bench: Bench) -> None:
+    await known(bench)
+    bench.log.trouble.open.clear()
+    asking = asyncio.create_task(bench.recall(QUESTION))
+    await settle()
+    assert bench.embedder.calls == [[QUESTION]]
+    await bench.say(FACT)
+    bench.log.trouble.open.set()
+    found = await asking
+    assert texts(found)[0] == FACT
+    assert found.degraded == ()
+    assert bench.embedder.calls == [[QUESTION], [FACT]]
+
+
+async def test_what_was_just_said_without_a_vector_is_found_by_keywords(bench: Bench) -> None:
+    await known(bench)
+    bench.log.trouble.open.clear()
+    asking = asyncio.create_task(bench.recall(QUESTION))
+    await settle()
+    await bench.say(FACT)
+    bench.embedder.error = EmbedderUnavailable("gone")
+    bench.log.trouble.open.set()
+    found = await asking
+    assert texts(found)[0] == FACT
+    assert found.degraded == ("vectors",)
+
+
+async def test_a_log_that_is_away_costs_one_run_of_the_embedder_not_one_a_turn(bench: Bench) -> None:
+    await known(bench)
+    bench.log.trouble.away = True
+    for _ in range(3):
+        assert (await bench.recall(QUESTION)).degraded == ("log",)
+    assert bench.embedder.asked_for(QUESTION) <= 1
+
+
+async def test_a_recall_given_up_while_it_waits_for_the_log_is_not_embedded(bench: Bench) -> None:
+    await known(bench)
+    bench.embedder.hold.clear()
+    first = asyncio.create_task(bench.recall(QUESTION))
+    await settle()
+    bench.log.trouble.open.clear()
+    second = asyncio.create_task(bench.recall("Where is it?"))
+    await settle()
+    second.cancel()
+    await asyncio.wait((second,))
+    bench.log.trouble.open.set()
+    bench.embedder.hold.set()
+    assert (await first).degraded == ()
+    await settle()
+    assert bench.embedder.calls == [[QUESTION]]
+
+
+async def test_strangers_are_not_embedded(bench: Bench) -> None:
+    await bench.recall(QUESTION, scope_of("nobody"))
+    await bench.recall(QUESTION, scope_of("nobody"))
+    assert bench.embedder.calls == []
+
+
 async def test_no_recall_waits_for_the_vectors_of_what_it_excludes(bench: Bench) -> None:
     await bench.say(FACT)
     await bench.recall(QUESTION)

@@ -229,17 +229,12 @@ class RecallEngine:
             if user.retired or not lack:
                 raise Retired
             return Recall(degraded=lack)
+        prepared = await user.prepare(asked.query, now=self._clock.now(), exclude_ids=asked.exclude_ids)
         vector = None
         if self._desk.model and len(user.index):
             vector = await self._query_vector(begun, user, asked)
             lack = lack if vector is not None else (*lack, "vectors")
-        hits = await user.search(
-            asked.query,
-            query_vector=vector,
-            limit=asked.limit,
-            now=self._clock.now(),
-            exclude_ids=asked.exclude_ids,
-        )
+        hits = await user.search(prepared, query_vector=vector, limit=asked.limit)
         if user.verified <= since:
             raise Retired  # erased while the embedder was waited for
         return Recall(passages=tuple(as_passage(hit) for hit in hits), degraded=lack)

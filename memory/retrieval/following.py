@@ -20,8 +20,8 @@ from memory.limits import EMBED_NEWEST_CHARS_MAX, EMBED_NEWEST_MAX, LOG_READ_MAX
 from memory.models import Record, Scope
 from memory.ports import ArchiveStore, DamagedRecord, LogRecord, LogSlice, Selection, TurnLog
 from memory.retrieval.embedding import EmbedDesk
-from memory.retrieval.index import Hit, UserIndex
-from memory.retrieval.indexing import add_all, as_turn, common_vectors, remove_selected
+from memory.retrieval.index import Hit, Prepared, UserIndex
+from memory.retrieval.indexing import add_all, as_turn, common_vectors, found, remove_selected
 from memory.retrieval.snapshot import dump, load
 from memory.retrieval.snapshot_files import SnapshotHeader, SnapshotStore
 from memory.retrieval.tasks import end_all, to_the_end
@@ -126,15 +126,26 @@ class FollowedUser:
             if number >= wanted:
                 return run.result()
 
-    async def search(
-        self, query: str, *, query_vector: Vector | None, limit: int, now: datetime, exclude_ids: frozenset[str]
-    ) -> list[Hit]:
-        """See ``UserIndex.search``. Nothing where the index is gone."""
+    async def prepare(self, query: str, *, now: datetime, exclude_ids: frozenset[str]) -> Prepared:
+        """See ``UserIndex.prepare``.
+
+        Raises:
+            Retired: the index is gone.
+        """
+        async with self._gate:
+            index = self.index
+            if index is None:
+                raise Retired
+            prepare = partial(index.prepare, query, now=now, exclude_ids=exclude_ids)
+            return prepare() if len(index) <= _SEARCHED_INLINE else await to_the_end(prepare)
+
+    async def search(self, prepared: Prepared, *, query_vector: Vector | None, limit: int) -> list[Hit]:
+        """See ``UserIndex.finish``. Nothing where the index is gone."""
         async with self._gate:
             index = self.index
             if index is None:
                 return []
-            search = partial(_found, index, query, query_vector, limit, now, exclude_ids)
+            search = partial(found, index, prepared, query_vector, limit)
             return search() if len(index) <= _SEARCHED_INLINE else await to_the_end(search)
 
     def has_vectors(self, exclude_ids: frozenset[str] = frozenset()) -> bool:
@@ -375,16 +386,6 @@ class FollowedUser:
             index = self.index
             if index is not None and len(index) > RECALL_TURNS_MAX:
                 await to_the_end(index.remove, index.ids()[: len(index) - RECALL_TURNS_MAX * 19 // 20])
-
-
-def _found(
-    index: UserIndex, query: str, vector: Vector | None, limit: int, now: datetime, exclude_ids: frozenset[str]
-) -> list[Hit]:
-    hits = index.search(query, query_vector=vector, k=limit, now=now, exclude_ids=exclude_ids)
-    if hits or vector is None or index.vectors is None or index.vectors.present.all():
-        return hits
-    # No meaning is close. But a turn that has no vector yet, such as a long one said just now, has only its words.
-    return index.search(query, query_vector=None, k=limit, now=now, exclude_ids=exclude_ids)
 
 
 def _looked_at(run: asyncio.Task[None]) -> None:

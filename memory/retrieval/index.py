@@ -26,7 +26,7 @@ from memory.retrieval.vectors import Vector, VectorTable, quantised
 
 _PLEASANTRY_CHARS_MAX = 120
 
-__all__ = ["Hit", "IndexedTurn", "UserIndex"]
+__all__ = ["Hit", "IndexedTurn", "Prepared", "UserIndex"]
 
 WORDS_PER_TURN_MAX = 65_536  # of one turn that are indexed (about 350 kB of English): a bound on the time of an add
 QUERY_TERMS_MAX = 64  # distinct stems of a query that are looked up
@@ -47,6 +47,23 @@ class Hit:
     cosine: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What of a search needs no query vector: the query read, and every turn scored by its words."""
+
+    query: str
+    now: datetime
+    exclude_ids: frozenset[str]
+    exclude_session: str | None
+    state: object  # of the index that the rest is true of
+    asked: Query
+    names_speaker: bool
+    wanted: ranking.Wanted
+    allowed: NDArray[np.bool_]
+    keywords: Vector
+    share: Vector  # of the query's content that each turn holds (about 0..1)
+
+
 class UserIndex:
     """What one user and their agent said, searchable.
 
@@ -59,6 +76,7 @@ class UserIndex:
         self.turns = TurnTable()
         self.keywords = KeywordIndex()
         self.vectors = None if dimension is None else VectorTable(dimension)
+        self._state = object()  # another one whenever a turn comes or goes
 
     def __len__(self) -> int:
         return len(self.turns)
@@ -80,6 +98,7 @@ class UserIndex:
         self.turns.add(turn, len(spoken))
         if self.vectors is not None:
             self.vectors.add()
+        self._state = object()
 
     def set_vectors(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> None:
         """Give turns their vectors, shape (len(ids), dimension). Ids that are gone by now are passed over.
@@ -122,6 +141,7 @@ class UserIndex:
             self.keywords.keep(mask)
             if self.vectors is not None:
                 self.vectors.keep(mask)
+            self._state = object()
         return gone
 
     def search(
@@ -144,29 +164,55 @@ class UserIndex:
         Raises:
             ValueError: ``query_vector`` has another dimension than the index, or is not finite.
         """
-        if not len(self) or k <= 0:
-            return []
+        prepared = self.prepare(query, now=now, exclude_ids=exclude_ids, exclude_session=exclude_session)
+        return self.finish(prepared, query_vector=query_vector, k=k, min_relevance=min_relevance)
+
+    def prepare(
+        self,
+        query: str,
+        *,
+        now: datetime,
+        exclude_ids: frozenset[str] = frozenset(),
+        exclude_session: str | None = None,
+    ) -> Prepared:
+        """The part of ``search`` that can be done while the query's vector is being made."""
         asked = read(query, now)
         allowed = self._allowed(exclude_ids, exclude_session)
         named = self._speakers(asked)
         newest = self._newest(allowed) if asked.latest else None
         speaker = self.turns.said_by(named[0]) if len(named) == 1 else None
         wanted = ranking.Wanted(asked.when, asked.periods, speaker, newest, not asked.content)
-        hits = self._ranked(asked, wanted, allowed, query_vector, k)
+        keywords, share = self._keywords(asked, self.turns.features())
+        return Prepared(
+            query, now, exclude_ids, exclude_session, self._state, asked, bool(named), wanted, allowed, keywords, share
+        )
+
+    def finish(
+        self, prepared: Prepared, *, query_vector: Vector | None, k: int, min_relevance: bool = True
+    ) -> list[Hit]:
+        """What ``search`` returns now, whatever came and went since ``prepare``; may be called again. Raises as it."""
+        if not len(self) or k <= 0:
+            return []
+        if prepared.state is not self._state:
+            prepared = self.prepare(
+                prepared.query,
+                now=prepared.now,
+                exclude_ids=prepared.exclude_ids,
+                exclude_session=prepared.exclude_session,
+            )
+        hits = self._ranked(prepared, query_vector, k)
         if not min_relevance:
             return hits
+        newest = prepared.wanted.newest
         latest = {self.turns.ids[place] for place in newest.tolist()} if newest is not None else set()
-        return self._relevant(asked, hits, latest, names_speaker=bool(named))
+        return self._relevant(prepared.asked, hits, latest, names_speaker=prepared.names_speaker)
 
-    def _ranked(
-        self, asked: Query, wanted: ranking.Wanted, allowed: NDArray[np.bool_], vector: Vector | None, k: int
-    ) -> list[Hit]:
-        turns = self.turns.features()
-        keywords, share = self._keywords(asked, turns)
+    def _ranked(self, prepared: Prepared, vector: Vector | None, k: int) -> list[Hit]:
+        share = prepared.share
         cosines, present = self._cosines(vector)
-        scores = ranking.combine(keywords, cosines, present, self._weights)
-        scores = ranking.in_context(scores, turns, wanted, self._weights)
-        scores[~allowed] = -np.inf
+        scores = ranking.combine(prepared.keywords, cosines, present, self._weights)
+        scores = ranking.in_context(scores, self.turns.features(), prepared.wanted, self._weights)
+        scores[~prepared.allowed] = -np.inf
         return [
             Hit(
                 self.turns.turn(place),

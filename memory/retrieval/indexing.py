@@ -11,7 +11,7 @@ import numpy as np
 
 from memory.models import MemoryEntry, Passage, Record
 from memory.ports import Selection
-from memory.retrieval.index import Hit, IndexedTurn, UserIndex
+from memory.retrieval.index import Hit, IndexedTurn, Prepared, UserIndex
 from memory.retrieval.vectors import Vector
 
 _CARRIED_AT_ONCE = 256
@@ -58,6 +58,15 @@ def common_vectors(before: UserIndex, after: UserIndex) -> Iterator[tuple[list[s
             and after.turns.text(there) == before.turns.text(place)
         ]
         yield [before.turns.ids[place] for place in places], before.vectors.rows[places].astype(np.float32)
+
+
+def found(index: UserIndex, prepared: Prepared, vector: Vector | None, limit: int) -> list[Hit]:
+    """See ``UserIndex.finish``; by keywords alone where no meaning is close."""
+    hits = index.finish(prepared, query_vector=vector, k=limit)
+    if hits or vector is None or index.vectors is None or index.vectors.present.all():
+        return hits
+    # No meaning is close. But a turn that has no vector yet, such as a long one said just now, has only its words.
+    return index.finish(prepared, query_vector=None, k=limit)
 
 
 def as_passage(hit: Hit) -> Passage:

@@ -213,6 +213,22 @@ def test_hits_are_distinct_ordered_and_explained(history: list[IndexedTurn], que
     assert ids(find(index, query, k=99, vector=vector_of(query)))[:5] == ids(hits)
 
 
+@given(HISTORIES, TEXTS, st.data())
+def test_what_was_prepared_before_a_change_finds_what_a_search_finds_after_it(
+    history: list[IndexedTurn], query: str, data: st.DataObject
+) -> None:
+    first = data.draw(st.integers(0, len(history)))
+    index = with_vectors(index_of(history[:first], dimension=DIMENSION))
+    gone = data.draw(st.sets(st.sampled_from([each.id for each in history])))
+    prepared = index.prepare(query, now=NOW, exclude_ids=frozenset({history[0].id}))
+    for each in history[first:]:
+        index.add(each)
+    index.remove(gone)
+    for vector in (vector_of(query), None):
+        after = index.search(query, query_vector=vector, k=9, now=NOW, exclude_ids=frozenset({history[0].id}))
+        assert index.finish(prepared, query_vector=vector, k=9) == after
+
+
 @given(HISTORIES, TEXTS)
 def test_the_gate_only_takes_away(history: list[IndexedTurn], query: str) -> None:
     index = index_of(history)

@@ -53,6 +53,17 @@ async def test_the_query_is_embedded_while_the_log_is_read(bench: Bench) -> None
     assert bench.embedder.calls == [[QUESTION], [FACT]]
 
 
+async def test_what_comes_while_the_embedder_is_waited_for_is_found(bench: Bench) -> None:
+    await known(bench)
+    bench.embedder.hold.clear()
+    asking = asyncio.create_task(bench.recall(QUESTION))
+    await settle()
+    await bench.say(FACT)
+    await bench.engine.warm(scope_of())
+    bench.embedder.hold.set()
+    assert FACT in texts(await asking)
+
+
 async def test_what_was_just_said_without_a_vector_is_found_by_keywords(bench: Bench) -> None:
     await known(bench)
     bench.log.trouble.open.clear()

@@ -112,7 +112,7 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
         engine = RecallEngine(
             log=log, archive=archive, embedder=embedder, embedder_ready=False, clock=clock, snapshots=snapshots
         )
-        consumer = Archiver(log, archive, clock, engine.counters)
+        consumer = Archiver(log, archive, clock, engine.counters, busy=engine.busy)
         replayer = Replayer(open_spool(settings), log, clock, engine.counters)
         await RecallHost(role, engine, embedder=embedder, consumer=consumer, replayer=replayer).run(stop)
     finally:

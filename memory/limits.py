@@ -41,6 +41,7 @@ ARCHIVE_POLL_S = 0.25
 ARCHIVE_POLL_IDLE_S = 1.0
 ARCHIVE_BACKOFF_S_MAX = 15.0  # between attempts while a store is away
 ARCHIVE_USERS_MAX = 64  # users moved in one round
+ARCHIVE_YIELD_S_MAX = 2.0  # of one round, spent waiting for recalls to be over
 ARCHIVE_STORE_TIMEOUT_S = 10.0  # one batch into SQL, up to LOG_READ_MAX records
 ERASE_TIMEOUT_S = 30.0  # one erasure in SQL: it may touch all of a user's rows
 MIGRATE_TIMEOUT_S = 120.0  # a database brought to this version's schema, waiting for others included
@@ -58,6 +59,7 @@ EMBED_IDLE_BATCH = 2  # older turns at a time: a recall that comes meanwhile wai
 EMBED_WAITING_MAX = 2  # recalls waiting for the embedder; the next one goes by keywords alone
 EMBED_PATIENCE_S = 0.25  # an embedder that is at one batch for longer is waited for by nobody
 EMBED_RETRY_S_MAX = 60.0
+RECALL_QUIET_S = 0.15  # after a recall the next one is likely: the host's other work waits for so long
 FOLLOW_POLL_S = 0.5  # how often the logs of users now talking are looked at between recalls
 FOLLOW_ACTIVE_S = 120.0  # for so long after their last recall
 SNAPSHOT_TURNS_MIN = 32  # fewer new turns than these aren't worth a new snapshot
@@ -102,6 +104,7 @@ def check() -> None:
         <= SPOOL_BYTES_MAX,
         "an erasure waits for longer than an attempt to record takes": RECORD_TIMEOUT_S < SPOOL_ERASE_S,
         "an idle poll is no quicker than a busy one": ARCHIVE_POLL_S <= ARCHIVE_POLL_IDLE_S,
+        "recalls that come one by one don't hold the archiver back for good": RECALL_QUIET_S < ARCHIVE_YIELD_S_MAX,
         "a store that is away is asked no more often than one that is idle": ARCHIVE_POLL_IDLE_S
         <= ARCHIVE_BACKOFF_S_MAX,
     }

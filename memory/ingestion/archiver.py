@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from memory.limits import (
     ARCHIVE_POLL_S,
     ARCHIVE_STORE_TIMEOUT_S,
     ARCHIVE_USERS_MAX,
+    ARCHIVE_YIELD_S_MAX,
     LOG_READ_MAX,
     STORE_TIMEOUT_S,
 )
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 _CALL_TIMEOUT_S = ARCHIVE_STORE_TIMEOUT_S + STORE_TIMEOUT_S  # a store's own deadlines are shorter; this is the last one
 _AWAY_USERS = 2  # so many users in a row for whom a store is away: it is away for all
 _HELD_MAX = 1_024
+_YIELD_S = 0.05  # between two looks at whether others are still busy
 
 _T = TypeVar("_T")
 
@@ -57,9 +59,21 @@ class Archiver:
 
     Counts ``archiver.moved``, ``.stored``, ``.set_aside``, ``.unavailable`` and ``.faults``. What can't be read or
     stored as a record is set aside in the archive, so that it blocks nothing behind it and isn't lost.
+
+    ``busy``: whether somebody in this process is being waited for. ``run`` then holds each user's move back, but only
+    in the first ``ARCHIVE_YIELD_S_MAX`` of a round, so that the log is moved under any load; ``drain`` does not.
     """
 
-    def __init__(self, log: TurnLog, archive: ArchivesAll, clock: Clock, counters: Counters | None = None) -> None:
+    def __init__(
+        self,
+        log: TurnLog,
+        archive: ArchivesAll,
+        clock: Clock,
+        counters: Counters | None = None,
+        *,
+        busy: Callable[[], bool] | None = None,
+    ) -> None:
+        self._busy = busy
         self.counters = counters or Counters()
         self._log, self._archive, self._clock = log, archive, clock
         self._waiting: dict[Scope, float] = {}  # since when each user's log was seen to wait
@@ -126,6 +140,7 @@ class Archiver:
     async def _round(self) -> int:
         """One batch of each user that waits. One user's trouble is not another's, unless a store is away for all."""
         moved = away = 0
+        yields_until_s = self._clock.monotonic() + ARCHIVE_YIELD_S_MAX
         # Those in trouble wait longest, hence come first: ask for as many more.
         scopes = await self._pending(len(self._trouble))
         self._trouble = {scope: trouble for scope, trouble in self._trouble.items() if scope in self._waiting}
@@ -133,6 +148,7 @@ class Archiver:
             trouble = self._trouble.get(scope) or _Trouble()
             if trouble.until_s > self._clock.monotonic():
                 continue
+            await self._let_others_first(yields_until_s)
             try:
                 moved += await self._move(scope, limit=trouble.limit)
             except Exception as error:
@@ -144,6 +160,10 @@ class Archiver:
                 away = 0
                 self._relieve(scope, trouble)
         return moved
+
+    async def _let_others_first(self, until_s: float) -> None:
+        while self._busy is not None and self._clock.monotonic() < until_s and self._busy():
+            await self._clock.sleep(_YIELD_S)
 
     def _hold(self, scope: Scope, trouble: _Trouble, error: Exception) -> None:
         self._count(error)

@@ -21,6 +21,7 @@ from memory.limits import (
     EMBED_IDLE_BATCH,
     FOLLOW_ACTIVE_S,
     FOLLOW_POLL_S,
+    RECALL_QUIET_S,
     RECALL_USERS_MAX,
     SHUTDOWN_FLUSH_S,
     SNAPSHOT_EVERY_S,
@@ -88,6 +89,7 @@ class RecallEngine:
         self._loops: list[asyncio.Task[None]] = []
         self._filling: asyncio.Task[None] | None = None
         self._closed = False
+        self._recalling, self._recalled_s = 0, float("-inf")
 
     # -- Retriever
 
@@ -105,26 +107,38 @@ class RecallEngine:
         ``degraded``: ``log`` (log or archive away: nothing can be said to be current, so nothing is said),
         ``history`` (not all of it is loaded yet), ``vectors`` (by keywords alone).
         """
-        deadline = Deadline(self._clock, budget_ms)
+        asked = _Asked(query, limit, Deadline(self._clock, budget_ms), exclude_ids)
+        self._recalling += 1
+        try:
+            recall = await self._recall(scope, asked)
+        finally:
+            self._recalling -= 1
+            self._recalled_s = self._clock.monotonic()
+        return recall.model_copy(update={"elapsed_ms": asked.deadline.elapsed_ms()})
+
+    def busy(self) -> bool:
+        """A recall is under way, or was ``RECALL_QUIET_S`` ago or less: the host's other work had better wait."""
+        return self._recalling > 0 or self._clock.monotonic() - self._recalled_s <= RECALL_QUIET_S
+
+    async def _recall(self, scope: Scope, asked: _Asked) -> Recall:
         self.counters.add("recall.requests")
+        if asked.limit <= 0 or not asked.query.strip():
+            return Recall()
         recall = Recall(degraded=("history",))
-        if limit > 0 and query.strip():
-            await self.start()
-            for _ in range(_ATTEMPTS):
-                user = self._user(scope)
-                try:
-                    with user.in_use():
-                        recall = await self._answer(user, _Asked(query, limit, deadline, exclude_ids))
-                    break
-                except Retired:
-                    continue
-                finally:
-                    self._let_go(user)
-        else:
-            recall = Recall()
+        await self.start()
+        for _ in range(_ATTEMPTS):
+            user = self._user(scope)
+            try:
+                with user.in_use():
+                    recall = await self._answer(user, asked)
+                break
+            except Retired:
+                continue
+            finally:
+                self._let_go(user)
         for part in recall.degraded:
             self.counters.add(f"recall.without_{part}")
-        return recall.model_copy(update={"elapsed_ms": deadline.elapsed_ms()})
+        return recall
 
     async def warm(self, scope: Scope) -> None:
         """See ``ports.Retriever``. Returns once the user's index is loaded."""

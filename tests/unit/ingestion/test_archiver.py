@@ -19,6 +19,7 @@ from memory.limits import (
     ARCHIVE_POLL_IDLE_S,
     ARCHIVE_POLL_S,
     ARCHIVE_USERS_MAX,
+    ARCHIVE_YIELD_S_MAX,
     LOG_READ_MAX,
 )
 from memory.models import Record, Scope
@@ -199,6 +200,29 @@ async def test_every_waiting_user_gets_a_batch_in_each_round(archiver: Archiver,
     async with running(archiver):
         await until(lambda: len(archive.calls) >= 2)
         assert archive.calls[:2] == [LOG_READ_MAX, 1]
+
+
+async def test_whoever_is_waited_for_goes_first(log: Log, archive: Moody, clock: SteppingClock) -> None:
+    await log.say(new_scope(), turns(1))
+    async with running(Archiver(log, archive, clock, busy=lambda: clock.seconds < 0.3)):
+        await until(lambda: archive.calls != [])
+        assert 0.3 <= clock.seconds < 0.4
+
+
+async def test_under_constant_load_a_round_is_held_back_once_and_for_so_long_only(
+    log: Log, archive: Moody, clock: SteppingClock
+) -> None:
+    for _ in range(3):
+        await log.say(new_scope(), turns(1))
+    async with running(Archiver(log, archive, clock, busy=lambda: True)):
+        await until(lambda: len(archive.calls) == 3)
+        assert ARCHIVE_YIELD_S_MAX <= clock.seconds < ARCHIVE_YIELD_S_MAX + 0.1
+
+
+async def test_a_drain_waits_for_nobody(log: Log, archive: Moody, clock: SteppingClock) -> None:
+    await log.say(new_scope(), turns(2))
+    assert await Archiver(log, archive, clock, busy=lambda: True).drain() == 2
+    assert clock.slept == []
 
 
 # -- what is away

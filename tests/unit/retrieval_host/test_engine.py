@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from memory.errors import HostUnavailable
-from memory.limits import RECALL_TURNS_MAX
+from memory.limits import RECALL_QUIET_S, RECALL_TURNS_MAX
 from memory.models import MemoryEvent
 from memory.ports import DamagedRecord, LogSlice, Selection
 from memory.retrieval import following
@@ -402,6 +402,23 @@ async def test_L22_a_cancelled_recall_disturbs_nobody_and_leaves_no_task(bench: 
     assert texts(await other) == [FACT]
     await settle()
     assert asyncio.all_tasks() - before == set()
+
+
+async def test_the_engine_is_busy_during_a_recall_and_a_moment_longer(bench: Bench) -> None:
+    await bench.say(FACT)
+    assert not bench.engine.busy()
+    bench.log.trouble.open.clear()
+    asking = [asyncio.create_task(bench.recall(QUESTION, budget_ms=60_000)) for _ in range(2)]
+    await bench.clock.advance(1)
+    assert bench.engine.busy()
+    asking[0].cancel()
+    await bench.clock.advance(1)
+    assert bench.engine.busy()
+    bench.log.trouble.open.set()
+    await asking[1]
+    assert bench.engine.busy()
+    await bench.clock.advance(RECALL_QUIET_S * 1.01)
+    assert not bench.engine.busy()
 
 
 async def test_logs_of_users_now_talking_are_followed_between_recalls(bench: Bench) -> None:

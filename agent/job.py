@@ -16,6 +16,7 @@ from typing import Any
 
 from livekit import rtc
 from livekit.agents import AgentSession, CloseEvent, CloseReason, JobContext, JobExecutorType, JobProcess, room_io
+from livekit.agents.types import ATTRIBUTE_AGENT_NAME
 
 from agent.assistant import Assistant
 from agent.dispatch import Rescue, configured
@@ -37,6 +38,7 @@ CLOSE_STEP_S = 3.0
 DELETE_ROOM_S = 3.0
 RESUME_S = 5.0
 GREETED_S = 300.0  # who talked so lately isn't greeted anew
+_POLL_S = 1.0
 _CALL = "agent.call"
 
 # The network's doing, or a server's that went away; not somebody's who removed the agent or closed the room.
@@ -146,9 +148,19 @@ class Call:
     async def _give_way(self, session: AgentSession[None], memory: AttachedMemory) -> None:
         """Two agents must not answer one user: who may not record the session leaves."""
         await memory.silenced()
+        while not self._is_beside_another():  # such as one that is just ending, or has died: then this one stays
+            await asyncio.sleep(_POLL_S)
+            await memory.silenced()
         logger.warning("another agent holds this call; this one leaves")
         session.output.set_audio_enabled(False)
         self._ctx.shutdown("another agent holds this call")
+
+    def _is_beside_another(self) -> bool:
+        return any(
+            each.kind == rtc.ParticipantKind.PARTICIPANT_KIND_AGENT
+            and each.attributes.get(ATTRIBUTE_AGENT_NAME, "") == self._ctx.job.agent_name
+            for each in self._ctx.room.remote_participants.values()
+        )
 
     def _on_close(self, event: CloseEvent) -> None:
         if event.reason == CloseReason.ERROR:

@@ -55,7 +55,8 @@ class Recorder:
     lease has lapsed, with what it heard since. Close with ``aclose``.
 
     ``writer`` names this recorder in its lease, uniquely. ``takes_over`` is the name of one that is known to be dead:
-    its lease isn't waited out.
+    its lease isn't waited out. ``shared``: several may record the session at once, each hearing what the others don't,
+    such as a session that is held in two rooms; nobody is silent then.
     """
 
     def __init__(
@@ -67,12 +68,13 @@ class Recorder:
         session_id: str,
         writer: str | None = None,
         takes_over: str | None = None,
+        shared: bool = False,
     ) -> None:
         self.session_id = session_id
         self._intake = intake
         self._clock = clock
         self._counters = counters
-        self._writer = writer or new_id()
+        self._writer = None if shared else writer or new_id()
         self._takes_over = takes_over
         self._backlog = Backlog(clock)
         self._task: asyncio.Task[None] | None = None
@@ -199,7 +201,7 @@ class Recorder:
             await self.stored(deadline.remaining_s())
 
     async def _release(self) -> None:
-        if self._place is None or self._claimed_at_s is None or self._backlog:
+        if self._place is None or self._claimed_at_s is None or self._backlog or self._writer is None:
             return
         (sessions, scope), self._place = self._place, None
         releasing = asyncio.ensure_future(sessions.release(self.session_id, scope, writer=self._writer))

@@ -35,7 +35,7 @@ from memory.heard import Ear, Speech, current_speech
 from memory.identity import Assurance
 from memory.limits import DURABLE_WAIT_S, SESSION_MESSAGES_DEFAULT, SHUTDOWN_FLUSH_S, STORE_TIMEOUT_S
 from memory.models import MemoryEntry, Recall, Record, Scope, new_id
-from memory.plugin.caller import Caller, CallerFinder, Given, session_id_of
+from memory.plugin.caller import Caller, CallerFinder, Given, named_session, session_id_of
 from memory.plugin.hooks import Hooks
 from memory.plugin.opening import Opening
 from memory.plugin.recall import RecallGate
@@ -127,6 +127,7 @@ class AttachedMemory:
             session_id=session_id,
             writer=ctx.job.id if ctx is not None and not ctx.is_fake_job() else None,
             takes_over=takes_over,
+            shared=session_id == named_session(ctx),
         )
         self._ear = Ear(clock, self._turn_durable)
         self._turns = Turns(self._ear, prefix=f"{session_id}/")

@@ -66,11 +66,16 @@ def from_dispatch(ctx: JobContext | None, region: str | None = None) -> Given:
 
 
 def session_id_of(ctx: JobContext | None) -> str | None:
-    """``session_id`` of the job's metadata, else the room's server-made id; never its name, which holds the caller's
-    number on inbound calls."""
+    """``named_session``, else the room's server-made id; never its name, which holds the caller's number on inbound
+    calls."""
     if ctx is None or ctx.is_fake_job():
         return None
-    return _id(_metadata(ctx), "session_id") or ctx.job.room.sid or None
+    return named_session(ctx) or ctx.job.room.sid or None
+
+
+def named_session(ctx: JobContext | None) -> str | None:
+    """``session_id`` of the job's metadata: an app's own session, which may go on in several rooms."""
+    return _id(_metadata(ctx), "session_id")
 
 
 def _metadata(ctx: JobContext | None) -> Mapping[str, Any]:

@@ -44,11 +44,12 @@ def call(happened: Happened, *, rescue: bool = False) -> Call:
         happened.done.append("room deleted")
 
     ctx = SimpleNamespace(
-        job=SimpleNamespace(attributes=attributes, metadata=""),
+        job=SimpleNamespace(attributes=attributes, metadata="", agent_name=""),
         proc=SimpleNamespace(executor_type=JobExecutorType.THREAD, userdata={}),
         shutdown=happened.note("shutdown:"),
         delete_room=lambda: asyncio.ensure_future(deleted()),
         is_fake_job=lambda: False,
+        room=SimpleNamespace(remote_participants={}),
     )
     made = Call(ctx)  # type: ignore[arg-type] # as much of it as is used
     made._exit_as_failed = happened.note("exit as failed")  # type: ignore[method-assign]
@@ -178,13 +179,21 @@ async def test_the_room_goes_with_its_last_user(users_left: bool, done: list[str
     assert happened.done == [*done, "shutdown: the user has left"]
 
 
-async def test_one_of_two_agents_falls_silent_and_leaves(happened: Happened) -> None:
-    other = asyncio.Event()
-    given_way = SimpleNamespace(silenced=other.wait)
-    giving_way = asyncio.create_task(call(happened)._give_way(session(happened), given_way))  # type: ignore[arg-type]
-    await asyncio.sleep(0)
-    assert happened.done == []
-    other.set()
+async def test_one_of_two_agents_falls_silent_and_leaves(happened: Happened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_POLL_S", 0.001)
+    silent = asyncio.Event()
+    memory = SimpleNamespace(silenced=silent.wait)
+    made = call(happened)
+    giving_way = asyncio.create_task(made._give_way(session(happened), memory))  # type: ignore[arg-type]
+    silent.set()
+    people: dict[str, Any] = made._ctx.room.remote_participants  # type: ignore[assignment]
+    people["ana"] = SimpleNamespace(kind=rtc.ParticipantKind.PARTICIPANT_KIND_STANDARD, attributes={})
+    people["notes"] = SimpleNamespace(
+        kind=rtc.ParticipantKind.PARTICIPANT_KIND_AGENT, attributes={"lk.agent.name": "notetaker"}
+    )
+    await asyncio.sleep(0.01)
+    assert happened.done == []  # who recorded the session is not in the room any more
+    people["twin"] = SimpleNamespace(kind=rtc.ParticipantKind.PARTICIPANT_KIND_AGENT, attributes={"lk.agent.name": ""})
     await giving_way
     assert happened.done == ["audio False", "shutdown: another agent holds this call"]
 

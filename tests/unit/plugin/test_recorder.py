@@ -77,11 +77,12 @@ class Desk:
         redactor: Any = None,
         writer: str | None = None,
         takes_over: str | None = None,
+        shared: bool = False,
     ) -> None:
         self.clock, self.store, self.counters = clock, store, Counters()
         intake = Intake(redactor or CardRedactor(), clock)
         self.recorder = Recorder(
-            intake, clock, self.counters, session_id=session_id, writer=writer, takes_over=takes_over
+            intake, clock, self.counters, session_id=session_id, writer=writer, takes_over=takes_over, shared=shared
         )
 
     def start(self) -> Desk:
@@ -280,6 +281,18 @@ async def test_L17_who_takes_over_from_another_than_the_writer_stays_silent(cloc
     other = Desk(clock, store, writer="job-3", takes_over="job-2").start()
     await asyncio.wait_for(other.recorder.silenced(), 5)
     await other.recorder.aclose()
+
+
+async def test_a_shared_session_is_recorded_by_everyone(clock: HandClock) -> None:
+    store = Troubled(clock)
+    rooms = [Desk(clock, store, shared=True).start() for _ in range(2)]
+    for number, room in enumerate(rooms):
+        room.recorder.record(turn(f"in room {number}"))
+        assert await room.recorder.durable(1)
+    assert not any(room.recorder.silent for room in rooms)
+    for room in rooms:
+        await room.recorder.aclose()
+    assert await rooms[0].stored() == ["in room 0", "in room 1"]
 
 
 async def test_the_lease_ends_with_the_recorder(desk: Desk, clock: HandClock) -> None:

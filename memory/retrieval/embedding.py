@@ -80,14 +80,21 @@ class EmbedDesk:
     ) -> Vectors | None:
         """Vectors of ``texts``, shape (n, dimension), until ``reserve_s`` before the deadline.
 
-        ``begun``: what ``begin`` gave for the first of the texts alone. The others then come after it, so that a
-        recall never waits twice at a time. ``None``: not all in time, or there is no use in waiting, see ``begin``.
+        ``begun``: what ``begin`` gave for the first of the texts alone; the others are queued behind it. ``None``: not
+        all in time, or there is no use in waiting, see ``begin``.
         """
-        first = await _in_time(begun or self.begin(texts), deadline, reserve_s)
-        if begun is None or first is None or len(texts) == 1:
-            return first
-        others = await _in_time(self.begin(texts[1:]), deadline, reserve_s)
-        return None if others is None else np.concatenate((first, others))
+        if begun is None or len(texts) == 1 or (begun.done() and begun.result() is None):
+            return await _in_time(begun or self.begin(texts), deadline, reserve_s)
+        if not self._works():
+            return None
+        # Not urgent: this recall was counted when it began.
+        others = self._enqueue(texts[1:], urgent=False).done
+        try:
+            first = await _in_time(begun, deadline, reserve_s)
+            rest = None if first is None else await _in_time(others, deadline, reserve_s)
+            return None if first is None or rest is None else np.concatenate((first, rest))
+        finally:
+            others.cancel()
 
     async def when_idle(self, texts: Sequence[str]) -> Vectors | None:
         """Vectors of ``texts`` once nobody else wants any; ``None`` where the embedder is broken."""

@@ -271,6 +271,25 @@ async def test_requests_that_wait_are_answered_in_one_batch_each_with_its_own() 
     await setup.desk.aclose()
 
 
+async def test_what_follows_a_begun_text_is_queued_at_once_and_counts_as_no_other_recall() -> None:
+    setup = Desk()
+    setup.embedder.hold.clear()
+    begun = setup.desk.begin(["query"])
+    await settle()
+    deadline = Deadline(setup.clock, 300)
+    recall = asyncio.create_task(setup.desk.for_recall(["query", "fresh"], deadline, reserve_s=0.0, begun=begun))
+    await settle()
+    others = [setup.ask(f"other {number}") for number in range(EMBED_WAITING_MAX)]
+    await settle()
+    setup.embedder.hold.set()
+    vectors = await recall
+    assert (vectors == await setup.embedder.embed(["query", "fresh"])).all()  # type: ignore[union-attr]
+    assert all([await other is not None for other in others])
+    assert setup.embedder.calls[:2] == [["query"], ["fresh", *(f"other {n}" for n in range(EMBED_WAITING_MAX))]]
+    assert setup.counters["embed.shed"] == 0
+    await setup.desk.aclose()
+
+
 async def test_a_batch_has_a_bound() -> None:
     setup = Desk()
     setup.embedder.hold.clear()

@@ -50,6 +50,7 @@ class WorkerProcess:
             env={
                 **{name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)},
                 "MEMORY_HOST_IDLE_SECONDS": "1",
+                "MEMORY_TURN_BUDGET_MS": "3000",  # as long as a busy machine takes
                 "VOICEASSIST_DATA_DIR": str(data_dir),
                 "AGENT_HEALTH_PORT": "0",
                 "AGENT_HEALTH_HOST": "127.0.0.1",

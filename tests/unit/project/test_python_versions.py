@@ -69,8 +69,11 @@ def test_the_locks_install_and_the_unit_tests_pass(interpreter: interpreters.Int
 
     def run(*words: str | Path) -> None:
         done = subprocess.run([*map(str, words)], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{words[:4]}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+        if done.returncode != 0:
+            lines = f"{done.stdout}\n{done.stderr}".splitlines()
+            tests = [line for line in lines if line.startswith("tests/") and "PASSED" not in line]
+            pytest.fail("\n".join([" ".join(map(str, words[:4])), *tests[:20], "…", *lines[-40:]]), pytrace=False)
 
     run("sh", "scripts/setup.sh", venv, *LOCKS)
     run(venv / "bin" / "python", "-c", _IMPORT_ALL)
-    run(venv / "bin" / "python", "-m", "pytest", "-q", "tests/unit", "--ignore", "tests/unit/project")
+    run(venv / "bin" / "python", "-m", "pytest", "-v", "tests/unit", "--ignore", "tests/unit/project")

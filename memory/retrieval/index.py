@@ -25,6 +25,7 @@ from memory.retrieval.turns import IndexedTurn, TurnTable
 from memory.retrieval.vectors import Vector, VectorTable, quantised
 
 _PLEASANTRY_CHARS_MAX = 120
+_REPEATS_ROOM = 3  # so much further down the ranking is looked for what isn't said twice
 
 __all__ = ["Hit", "IndexedTurn", "Prepared", "UserIndex"]
 
@@ -200,9 +201,9 @@ class UserIndex:
                 exclude_ids=prepared.exclude_ids,
                 exclude_session=prepared.exclude_session,
             )
-        hits = self._ranked(prepared, query_vector, k)
         if not min_relevance:
-            return hits
+            return self._ranked(prepared, query_vector, k)
+        hits = _distinct(self._ranked(prepared, query_vector, k * _REPEATS_ROOM), prepared.query)[:k]
         newest = prepared.wanted.newest
         latest = {self.turns.ids[place] for place in newest.tolist()} if newest is not None else set()
         return self._relevant(prepared.asked, hits, latest, names_speaker=prepared.names_speaker)
@@ -272,6 +273,17 @@ class UserIndex:
         places = np.flatnonzero(allowed)
         order = np.argsort(-self.turns.times.values[places], kind="stable")
         return places[order[: self._weights.latest_turns]]
+
+
+def _distinct(hits: list[Hit], query: str) -> list[Hit]:
+    """The best of each wording. A question that was asked before says nothing to who asks it again."""
+    asked = _wording(query)
+    best = {wording: hit for hit in reversed(hits) if (wording := _wording(hit.turn.text)) != asked}
+    return [hit for hit in hits if best.get(_wording(hit.turn.text)) is hit]
+
+
+def _wording(text: str) -> str:
+    return text.casefold().strip(" .,;:!?…")
 
 
 def _is_pleasantry(turn: IndexedTurn) -> bool:

@@ -119,3 +119,16 @@ def test_the_assistants_greeting_is_nothing_to_remember() -> None:
     found = ids(find(index, "am I allergic to peanuts, and which seat do I want?", min_relevance=True))
     assert "greeting" not in found
     assert {"fact", "asked", "answer"} <= set(found)
+
+
+def test_what_was_asked_again_and_again_leaves_room_for_the_answer() -> None:
+    asked = [turn("What is my cat called?", f"asked{n}", minute=10 * n, session=f"s{n}") for n in range(1, 12)]
+    told = [
+        turn("You told me: my cat is called", f"told{n}", minute=10 * n + 1, session=f"s{n}", role="assistant")
+        for n in range(1, 12)
+    ]
+    index = index_of([turn("My cat is called Biscuit.", "fact", session="s0"), *asked, *told])
+    found = ids(find(index, "what is my cat called", min_relevance=True))
+    assert "fact" in found
+    assert not {hit for hit in found if hit.startswith("asked")}
+    assert len([hit for hit in found if hit.startswith("told")]) <= 1

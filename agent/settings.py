@@ -11,10 +11,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from memory.errors import SettingsError
-from memory.settings import OptionalSecret, OptionalStr, Settings, explain, load_settings, variable
+from memory.settings import EnvironmentSettings, OptionalSecret, OptionalStr, Settings, explain, load_settings, variable
 
 Choice = Literal["auto", "openai", "livekit", "local"]
 Provider = Literal["openai", "livekit", "local"]
@@ -37,10 +36,8 @@ _DEFAULT_MODELS: dict[tuple[Provider, Part], str] = {
 }
 
 
-class AgentSettings(BaseSettings):
+class AgentSettings(EnvironmentSettings):
     """Everything the agent reads from the environment; the memory's own are in ``memory.settings``."""
-
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True)
 
     stt: Choice = Field(
         default="auto",
@@ -170,18 +167,6 @@ class AgentSettings(BaseSettings):
     livekit_api_secret: OptionalSecret = Field(
         default=None, validation_alias=AliasChoices("LIVEKIT_API_SECRET"), description="The LiveKit server's secret."
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # As in memory.settings: no .env lookup of our own.
-        return init_settings, env_settings
 
     @field_validator("openai_base_url")
     @classmethod

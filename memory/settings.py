@@ -41,12 +41,28 @@ def _env(*names: str) -> AliasChoices:
     return AliasChoices(*names)
 
 
-class Settings(BaseSettings):
-    """Everything the memory reads from the environment."""
+class EnvironmentSettings(BaseSettings):
+    """Settings that come from the variables their fields name, and from nothing else of the environment."""
 
     model_config = SettingsConfigDict(
         extra="ignore", frozen=True, populate_by_name=True, env_ignore_empty=True, env_prefix=NO_VARIABLE
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # No .env lookup of our own: which file counts is the process manager's (or livekit's) business.
+        return init_settings, env_settings
+
+
+class Settings(EnvironmentSettings):
+    """Everything the memory reads from the environment."""
 
     data_dir: Path = Field(
         default_factory=_resolve_data_dir,
@@ -179,18 +195,6 @@ class Settings(BaseSettings):
     falkordb_password: OptionalSecret = Field(
         default=None, validation_alias=_env("FALKORDB_PASSWORD"), description="FalkorDB's password."
     )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # No .env lookup of our own: which file counts is the process manager's (or livekit's) business.
-        return init_settings, env_settings
 
     @field_validator("data_dir")
     @classmethod

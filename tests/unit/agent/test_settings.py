@@ -121,3 +121,10 @@ def test_memory_settings_can_be_given_with_the_command(monkeypatch: pytest.Monke
 
 def test_every_setting_is_described() -> None:
     assert all(field.description for field in AgentSettings.model_fields.values())
+
+
+@pytest.mark.parametrize("name", ["LANGUAGE", "NAME", "VOICE", "LLM", "STT", "GREETING", "INSTRUCTIONS"])
+def test_a_variable_that_only_looks_like_a_field_is_not_the_agents(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    plain = AgentSettings()
+    monkeypatch.setenv(name, "local")
+    assert AgentSettings() == plain

@@ -1,7 +1,7 @@
 """One call of a worker, in a process of its own: the session, its memory, and how both begin and end.
 
 Nothing here waits for the memory: the session starts, greets and answers, and the memory joins in. Above: worker.
-Below: dispatch, presence, models, assistant, memory.plugin.
+Below: dispatch, answer, presence, models, assistant, memory.plugin.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from livekit import rtc
 from livekit.agents import AgentSession, CloseEvent, CloseReason, JobContext, JobExecutorType, JobProcess, room_io
 from livekit.agents.types import ATTRIBUTE_AGENT_NAME
 
+from agent.answer import Answer
 from agent.assistant import Assistant
 from agent.dispatch import Rescue, configured
 from agent.models import Models, build, new_session
@@ -97,8 +98,10 @@ class Call:
         agent_settings, memory_settings = configuration.agent, configuration.memory
         self._models = build(agent_settings, memory_settings.data_dir, voice=True)
         session = new_session(self._models, room=True)
-        keep_audible(session)
-        if not self._ctx.is_fake_job():
+        if self._ctx.is_fake_job():
+            keep_audible(session)
+        else:
+            keep_audible(session, Answer(self._ctx.room, session).wait)
             self._typed = TypedInput(self._ctx.room, session)
         assistant = _assistant(agent_settings, remembers=memory_settings.enabled)
         if self._rescue is not None:

@@ -2,7 +2,7 @@
 
 LiveKit would end the session as soon as the user leaves, and leave a user who comes back to the same room without an
 agent. Here the session goes on as long as the room is open (its own ``departure_timeout``), and at most for
-``reconnect_s``. Who hangs up a phone is not waited for. Above: job. Below: LiveKit's room.
+``reconnect_s``. Who hangs up a phone, or never answers, is not waited for. Above: job. Below: answer, LiveKit's room.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from livekit import rtc
 from livekit.agents import AgentSession
 from livekit.agents.job import DEFAULT_PARTICIPANT_KINDS
 
+from agent.answer import SIP, is_over
 from memory.clock import Clock, SystemClock
 
 logger = logging.getLogger("agent")
 
-SIP = rtc.ParticipantKind.PARTICIPANT_KIND_SIP
 _POLL_S = 0.05
 
 End = Callable[[str], None]
@@ -48,6 +48,7 @@ class Presence:
         self._linking = asyncio.create_task(self._link(), name="agent.presence")
         room.on("participant_disconnected", self._on_gone)
         room.on("participant_connected", self._on_came)
+        room.on("participant_attributes_changed", self._on_change)
 
     @property
     def users_left(self) -> bool:
@@ -59,6 +60,7 @@ class Presence:
         with contextlib.suppress(KeyError, ValueError):
             self._room.off("participant_disconnected", self._on_gone)
             self._room.off("participant_connected", self._on_came)
+            self._room.off("participant_attributes_changed", self._on_change)
         for task in (self._linking, self._leaving):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -68,6 +70,13 @@ class Presence:
         while (participant := self._session.room_io.linked_participant) is None:  # livekit has no event for it
             await self._clock.sleep(_POLL_S)
         self._user = participant.identity
+        if is_over(participant):
+            self._on_gone(participant)
+
+    def _on_change(self, _: object, participant: rtc.RemoteParticipant) -> None:
+        # The server says so long before the participant leaves where the other side has just vanished.
+        if is_over(participant):
+            self._on_gone(participant)
 
     def _on_gone(self, participant: rtc.RemoteParticipant) -> None:
         is_user = participant.kind in DEFAULT_PARTICIPANT_KINDS and self._user in (None, participant.identity)

@@ -132,6 +132,11 @@ class RoomClient:
         await self._until(there, "an agent")
         return there()[0]
 
+    async def agent_that_came(self) -> str:
+        """The identity of the first agent that came, whether or not it is still there; waits for it."""
+        await self._until(lambda: self.joined, "an agent")
+        return self.joined[0][0]
+
     async def until_left(self, agent: str) -> None:
         """Wait until an agent has left the room."""
         await self._until(lambda: agent in [identity for identity, _ in self.left], "an agent's leaving")

@@ -130,6 +130,25 @@ async def test_L01_one_number_in_any_spelling_is_one_user(livekit: LiveKitServer
         assert await worker.stored(nobody) == []
 
 
+async def test_who_is_called_up_is_greeted_when_they_answer(livekit: LiveKitServer, worker: WorkerProcess) -> None:
+    async with (
+        on_the_phone(livekit, "rings-a", "+15550105555", sip_ruleID="", sip_callStatus="dialing") as phone,
+        on_the_phone(livekit, "rings-b", "+15550105556", sip_ruleID="", sip_callStatus="ringing") as refuses,
+    ):
+        for callee in (phone, refuses):
+            await callee.agent()
+        await asyncio.sleep(3)  # a greeting is heard half a second after the agent has come
+        assert [*phone.lines, *phone.loud, *refuses.lines, *refuses.loud] == []
+        await livekit.set_attributes("rings-b", refuses.identity, {"sip.callStatus": "hangup"})
+        await livekit.set_attributes("rings-a", phone.identity, {"sip.callStatus": "active"})
+        answered_at = time.monotonic()
+        await phone.hears(since=answered_at)
+        await phone.reads(GREETING)
+        await refuses.until_left(await refuses.agent_that_came())
+        assert refuses.lines == []
+        assert await worker.stored("+15550105556") == []
+
+
 async def recalls(client: RoomClient) -> None:
     await client.agent()
     assert "biscuit" in (await asked(client, CAT_ASKED)).lower()

@@ -23,6 +23,7 @@ class Person:
     identity: str
     kind: Any = STANDARD
     disconnect_reason: Any = rtc.DisconnectReason.CLIENT_INITIATED
+    attributes: dict[str, str] = field(default_factory=dict)
 
 
 class Room(rtc.EventEmitter[Any]):
@@ -118,6 +119,30 @@ async def test_who_hangs_up_is_not_waited_for(scene: Scene) -> None:
     scene.room.goes(phone)
     await scene.clock.advance(0.1)
     assert scene.ended == ["the user has left"]
+
+
+@pytest.mark.parametrize("status", ["hangup", "failed"])
+async def test_a_phone_call_that_is_over_is_not_waited_for_until_the_phone_leaves(scene: Scene, status: str) -> None:
+    phone = await joined(scene, Person("sip_1", SIP, attributes={"sip.callStatus": "ringing"}))
+    phone.attributes["sip.callStatus"] = status
+    scene.room.emit("participant_attributes_changed", {"sip.callStatus": status}, phone)
+    await scene.clock.advance(0.1)
+    assert (scene.ended, scene.session.interrupted) == (["the user has left"], 1)
+    scene.room.goes(phone)
+    await scene.clock.advance(1)
+    assert scene.ended == ["the user has left"]
+
+
+async def test_a_phone_call_that_was_over_before_the_session_knew_it_has_ended_too(scene: Scene) -> None:
+    await joined(scene, Person("sip_1", SIP, attributes={"sip.callStatus": "hangup"}))
+    assert scene.ended == ["the user has left"]
+
+
+async def test_what_only_a_phones_server_may_say_is_not_taken_from_others(scene: Scene) -> None:
+    ana = await joined(scene, Person("ana", attributes={"sip.callStatus": "hangup"}))
+    scene.room.emit("participant_attributes_changed", {"sip.callStatus": "hangup"}, ana)
+    await scene.clock.advance(1)
+    assert scene.ended == []
 
 
 async def test_others_may_come_and_go(scene: Scene) -> None:

@@ -73,3 +73,29 @@ async def test_pauses_and_the_rate_are_the_outputs_own(pause: bool) -> None:
     output = ManualOutput(can_pause=pause)
     guard: io.AudioOutput = ready._AfterSubscription(output, subscribed)
     assert (guard.can_pause, guard.sample_rate) == (output.can_pause, output.sample_rate)
+
+
+async def test_nothing_is_said_before_the_call_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, output = new_session(ScriptedLLM(["All right."])), RoomOutput()
+    output.subscribed.set_result(None)
+    session.output.audio = output
+    monkeypatch.setattr(ready, "_subscribed", lambda _: output.subscribed)
+    answered, waiting = asyncio.Event(), asyncio.Event()
+
+    async def answer() -> None:
+        waiting.set()
+        await answered.wait()
+
+    ready.keep_audible(session, answer)
+    await session.start(Agent(instructions=INSTRUCTIONS), record=False)
+    greeting = session.say("Hello there.")
+    async with asyncio.timeout(30):
+        await waiting.wait()
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert (output.played, greeting.done()) == ([], False)
+    answered.set()
+    async with asyncio.timeout(30):
+        await greeting
+    assert len(output.played) == 1
+    await session.aclose()

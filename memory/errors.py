@@ -17,7 +17,12 @@
     ├── EmbeddedServerUnavailable   no wheel for this platform, a missing system library
     ├── HostUnavailable          a helper process (recall, speech) is away or late
     ├── EmbedderUnavailable      the local embedder's model or runtime is missing
-    └── SnapshotError            an index snapshot that is damaged, or of another version or key
+    ├── SnapshotError            an index snapshot that is damaged, or of another version or key
+    ├── GraphStale               the graph is not what SQL knows: it is restored from there
+    └── ProviderFault            an LLM or embeddings endpoint
+        ├── ProviderUnavailable      away, overloaded or limited: try again later
+        ├── ProviderRefused          key, model or account: the operator has to act
+        └── ProviderAnswerInvalid    an answer of the wrong shape, cut off, or of the wrong length
 """
 
 from __future__ import annotations
@@ -97,3 +102,27 @@ class EmbedderUnavailable(VoiceMemoryError):
 
 class SnapshotError(VoiceMemoryError):
     """The snapshot is damaged, of another version, or was written under another key: build it anew."""
+
+
+class GraphStale(VoiceMemoryError):
+    """The graph is of another version, or of another embedding model, than the facts in SQL; restore it from those."""
+
+
+class ProviderFault(VoiceMemoryError):
+    """An LLM or embeddings endpoint did not do what was asked. The message never holds what was sent or answered."""
+
+
+class ProviderUnavailable(ProviderFault):
+    """The endpoint is away, overloaded or limits us. ``retry_after_s``: when it said to come back, if it did."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class ProviderRefused(ProviderFault):
+    """The endpoint refuses the key, the model or the account: check OPENAI_API_KEY, OPENAI_BASE_URL and the model."""
+
+
+class ProviderAnswerInvalid(ProviderFault):
+    """The answer is not of the shape that was asked for: no JSON, cut off, too long, a vector of a wrong length."""

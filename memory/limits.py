@@ -77,6 +77,39 @@ HOST_IDLE_S = 30.0  # a helper process ends when unused for this long
 HOST_MESSAGE_BYTES_MAX = 16_777_216
 HOST_QUEUE_MAX = 256
 
+IDLE_S_DEFAULT = 60.0  # a session that is silent for so long is ingested
+CHUNK_TOKENS_DEFAULT = 2_400  # of one episode: a 20-turn call is one
+CHUNK_TURNS_MAX = 400  # handed to the cutter in one go
+CHUNK_ANSWERS_BYTES_MAX = 1_048_576  # of an LLM's answers that are kept for a repetition
+INGEST_SCAN_S = 5.0  # between looks for sessions that went quiet
+INGEST_SESSIONS_MAX = 200  # cut in one look, so that a burst of ended sessions takes no memory
+INGEST_USERS_MAX = 200  # handed to the task engine in one look
+INGEST_CONCURRENCY = 4  # users ingested at once by one worker
+INGEST_CHUNKS_MAX = 8  # of one user in one task; then others get their turn
+INGEST_ATTEMPTS_MAX = 8  # faults of a chunk itself before it is given up on; an outage of a provider doesn't count
+INGEST_BACKOFF_S = 2.0
+INGEST_BACKOFF_S_MAX = 3_600.0
+INGEST_TASK_S = 300.0  # one task at most
+BREAKER_FAILURES = 3  # of a provider in a row: then nobody asks it for a while
+BREAKER_OPEN_S = 15.0
+BREAKER_OPEN_S_MAX = 600.0
+LLM_TIMEOUT_S = 60.0
+LLM_OUTPUT_TOKENS_MAX = 8_000
+EMBED_REMOTE_TIMEOUT_S = 20.0
+GRAPH_TIMEOUT_S = 3.0  # one query
+GRAPH_SAVE_TIMEOUT_S = 5.0  # one patch, in a transaction of the archive
+GRAPH_RESTORE_BATCH = 200
+GRAPH_CANDIDATES = 10  # facts compared with a new one, of each kind of search
+RELATED_FACTS_MAX = 2_000
+FACTS_PER_CHUNK_MAX = 100
+FACT_CHARS_MAX = 1_000
+ENTITY_NAME_CHARS_MAX = 200
+FACTS_READ_MAX = 2_000  # in one read of changes
+FACTS_MAX = 50_000  # of one user, in memory
+PROFILE_LIMIT = 20  # facts of the profile at session start
+PROFILE_BUDGET_MS = 1_000.0
+KEY_MOMENTS_MAX = 5
+
 BLOCK_TOKENS_DEFAULT = 600
 CONTEXT_TOKENS_DEFAULT = 4_000
 CONTEXT_PROTECTED_MESSAGES = 3
@@ -105,6 +138,8 @@ def check() -> None:
         "an erasure waits for longer than an attempt to record takes": RECORD_TIMEOUT_S < SPOOL_ERASE_S,
         "an idle poll is no quicker than a busy one": ARCHIVE_POLL_S <= ARCHIVE_POLL_IDLE_S,
         "recalls that come one by one don't hold the archiver back for good": RECALL_QUIET_S < ARCHIVE_YIELD_S_MAX,
+        "a patch is projected within the transaction's time": GRAPH_SAVE_TIMEOUT_S < ARCHIVE_STORE_TIMEOUT_S,
+        "a task outlives two LLM calls": INGEST_TASK_S > 2 * LLM_TIMEOUT_S + EMBED_REMOTE_TIMEOUT_S,
         "a store that is away is asked no more often than one that is idle": ARCHIVE_POLL_IDLE_S
         <= ARCHIVE_BACKOFF_S_MAX,
     }

@@ -293,15 +293,23 @@ def record_from_dict(data: Mapping[str, Any]) -> Record:
     return MemoryEvent.from_dict(data) if "event_type" in data else MemoryEntry.from_dict(data)
 
 
+class Source(_Model):
+    """Where a fact comes from: a session, its turns, and when they were said."""
+
+    session_id: Identifier
+    turns: tuple[Identifier, ...] = ()
+    said_at: Timestamp
+
+
 class Fact(_Model):
-    """A statement about the user, with its validity in time and the turns it comes from."""
+    """A statement about the user, with its validity in time and its sources, first said first."""
 
     id: Identifier = Field(default_factory=new_id)
     text: Text = Field(min_length=1)
     category: Label = ""
     valid_at: Timestamp | None = None
     invalid_at: Timestamp | None = None
-    sources: tuple[Identifier, ...] = ()
+    sources: tuple[Source, ...] = ()
 
 
 class Passage(_Model):

@@ -150,12 +150,13 @@ class DamagedRecord:
 class LogSlice:
     """Part of a log. ``last``: position of the newest record ever appended ("" if none). ``epoch`` counts erasures:
     whoever holds copies made under another epoch must drop them. ``damaged`` lie between the ``records`` and count
-    towards the limit of the read."""
+    towards the limit of the read. ``facts``: the newest version of the user's facts that was announced."""
 
     records: tuple[LogRecord, ...]
     last: str
     epoch: int
     damaged: tuple[DamagedRecord, ...] = ()
+    facts: int = 0
 
 
 class TurnLog(Protocol):

@@ -171,6 +171,32 @@ class Settings(EnvironmentSettings):
         description="How long a helper process stays when nobody uses it, in seconds.",
     )
 
+    idle_seconds: float = Field(
+        default=limits.IDLE_S_DEFAULT,
+        ge=1.0,
+        le=86_400.0,
+        validation_alias=_env("MEMORY_IDLE_SECONDS"),
+        description="A session that is silent for so long is ingested, ended or not, in seconds.",
+    )
+    chunk_tokens: int = Field(
+        default=limits.CHUNK_TOKENS_DEFAULT,
+        ge=100,
+        le=100_000,
+        validation_alias=_env("MEMORY_CHUNK_TOKENS"),
+        description="How many tokens of a session make one episode at most.",
+    )
+    openai_api_key: OptionalSecret = Field(
+        default=None,
+        validation_alias=_env("OPENAI_API_KEY"),
+        description="The key for openai: the agent's models, and the LLM and embeddings of the knowledge graph.",
+    )
+    openai_base_url: OptionalStr = Field(
+        default=None,
+        validation_alias=_env("OPENAI_BASE_URL"),
+        repr=False,
+        description="Any server with OpenAI's API, in place of OpenAI's own; it may need no key.",
+    )
+
     graphiti_enabled: bool = Field(
         default=True, validation_alias=_env("GRAPHITI_ENABLED"), description="Turns the knowledge graph on or off."
     )
@@ -182,7 +208,7 @@ class Settings(EnvironmentSettings):
     graphiti_embedding_model: str = Field(
         default="text-embedding-3-small",
         validation_alias=_env("GRAPHITI_EMBEDDING_MODEL"),
-        description="The embeddings of the knowledge graph.",
+        description="The embeddings of the knowledge graph; local: the embedder that recall uses, no key needed.",
     )
     falkordb_host: OptionalStr = Field(
         default=None,

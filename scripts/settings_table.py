@@ -41,13 +41,13 @@ _COMPOSE = """
 """
 
 
-def table(settings_class: type[BaseSettings]) -> str:
+def table(name: str) -> str:
     """A Markdown table: variable, default, meaning."""
-    rows = ["| variable | default | meaning |", "| --- | --- | --- |"]
-    for name, field in settings_class.model_fields.items():
+    settings_class, rows = TABLES[name], ["| variable | default | meaning |", "| --- | --- | --- |"]
+    for field_name, field in _fields(name):
         default = _default(field)
         shown = f"`{default}`" if default else "unset"
-        rows.append(f"| `{variable(settings_class, name)}` | {shown} | {field.description} |")
+        rows.append(f"| `{variable(settings_class, field_name)}` | {shown} | {field.description} |")
     return "\n".join(rows)
 
 
@@ -56,10 +56,22 @@ def example() -> str:
     return "".join([_HEAD, *(line for name in TABLES for line in _section(name)), _COMPOSE])
 
 
+def _fields(name: str) -> Iterator[tuple[str, FieldInfo]]:
+    """A class's fields without the variables that a class before it has told of."""
+    told: set[str] = set()
+    for other, settings_class in TABLES.items():
+        for field_name, field in settings_class.model_fields.items():
+            if other == name and variable(settings_class, field_name) not in told:
+                yield field_name, field
+        if other == name:
+            return
+        told |= {variable(settings_class, field_name) for field_name in settings_class.model_fields}
+
+
 def _section(name: str) -> Iterator[str]:
     settings_class = TABLES[name]
     yield f"\n# --- {name.capitalize()}\n\n"
-    for field_name, field in settings_class.model_fields.items():
+    for field_name, field in _fields(name):
         default = _default(field)
         yield f"# {field.description}\n"
         yield f"# {variable(settings_class, field_name)}={shlex.quote(default) if default else ''}\n"
@@ -77,11 +89,11 @@ def _default(field: FieldInfo) -> str:
 
 def rendered(text: str) -> str:
     """``text`` with every table between its two markers written anew."""
-    for name, settings_class in TABLES.items():
+    for name in TABLES:
         pattern = re.compile(rf"(<!-- settings:{name} -->\n).*?(<!-- /settings:{name} -->)", re.DOTALL)
         if not pattern.search(text):
             raise SystemExit(f"README.md has no <!-- settings:{name} --> … <!-- /settings:{name} --> markers.")
-        new = table(settings_class)
+        new = table(name)
         text = pattern.sub(lambda match, new=new: f"{match[1]}{new}\n{match[2]}", text)  # type: ignore[misc]
     return text
 

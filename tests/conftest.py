@@ -10,10 +10,16 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from tests.support import postgres
 
 _SETTINGS = ("MEMORY_", "AGENT_", "REDIS_", "DATABASE_", "FALKORDB_", "GRAPHITI_", "LIVEKIT_", "OPENAI_")
+
+
+# How long an example takes is the machine's business: nothing here is asserted by the clock.
+hypothesis_settings.register_profile("bounded", deadline=None)
+hypothesis_settings.load_profile("bounded")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -94,8 +94,11 @@ class ChunkProgress(Protocol):
         """Keep what the LLM has answered; False if the chunk is gone."""
         ...
 
-    async def failed(self, chunk: Chunk, *, reason: str, not_before: datetime | None) -> None:
-        """Count an attempt; tried again at ``not_before``, or given up on (``None``: DEAD)."""
+    async def failed(self, chunk: Chunk, *, reason: str, not_before: datetime | None, counts: bool = True) -> None:
+        """Count an attempt; tried again at ``not_before``, or given up on (``None``: DEAD).
+
+        ``counts`` False: it only waits, for something that isn't the chunk's fault, such as a provider that is away.
+        """
         ...
 
     async def statuses(self, *, state: ChunkState | None, limit: int, after: str = "") -> list[ChunkStatus]:

@@ -35,6 +35,7 @@ class _User:
     log: list[LogRecord] = field(default_factory=list)
     last: str = ""
     epoch: int = 0
+    facts: int = 0
 
 
 @dataclass
@@ -60,7 +61,8 @@ class _Session:
 
 
 class InMemorySessionStore:
-    """SessionStore, WriterLeases, TurnLog and Erasable in memory. TTL, leases and positions go by ``clock``."""
+    """SessionStore, WriterLeases, TurnLog, FactNotices and Erasable in memory. TTL, leases and positions go by
+    ``clock``."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -135,7 +137,11 @@ class InMemorySessionStore:
     async def read(self, scope: Scope, *, after: str, limit: int) -> LogSlice:
         user = self._users.get(scope, _User())
         records = [item for item in user.log if item.position > after][: max(0, min(limit, LOG_READ_MAX))]
-        return LogSlice(tuple(records), user.last, user.epoch)
+        return LogSlice(tuple(records), user.last, user.epoch, facts=user.facts)
+
+    async def announce(self, scope: Scope, *, version: int) -> None:
+        user = self._users.setdefault(scope, _User())
+        user.facts = max(user.facts, version)
 
     async def confirm(self, scope: Scope, *, through: str) -> None:
         if (user := self._users.get(scope)) is not None:
@@ -159,6 +165,7 @@ class InMemorySessionStore:
             if owner == scope and empty and (selection.what == "all" or session_id == selection.session_id):
                 del self._owners[session_id]
         user.epoch += 1
+        user.facts = 0 if selection.what == "all" else user.facts
         return len(gone)
 
     def _erase_session(self, session: _Session, meant: Callable[[LogRecord], bool], *, whole: bool) -> set[str]:

@@ -1,4 +1,4 @@
-"""The session layer and the per-user log on Redis: SessionStore, TurnLog and Erasable.
+"""The session layer and the per-user log on Redis: SessionStore, TurnLog, FactNotices and Erasable.
 
 Above: wiring. Below: connection, scripts, rules, ports. Belongs to the event loop it was opened in.
 
@@ -8,7 +8,7 @@ tag: a script touches keys of one user and its shard, so one slot of a cluster::
 
     vm:{n}:pending               sorted set  <u> by the time of the first record that waits for the archive
     vm:{n}:active                sorted set  <u>:<s> by the time of the last append; of the last two days
-    vm:{n}:user:<u>              hash        last (position), epoch; org, agent, user, kind while there is a log
+    vm:{n}:user:<u>              hash        last (position), epoch, facts; org, agent, user, kind while there is a log
     vm:{n}:log:<u>               timeline    what the archive has not confirmed
     vm:{n}:sessions:<u>          sorted set  <s> by the time of the last use                           \\
     vm:{n}:session:<u>:<s>       hash        id, mode, language, detected (switch), writer and lease    | these
@@ -52,6 +52,7 @@ _RELEASE = Script.of(scripts.RELEASE)
 _APPEND = Script.of(scripts.APPEND)
 _SESSION_READ = Script.of(scripts.SESSION_READ)
 _LOG_READ = Script.of(scripts.LOG_READ)
+_ANNOUNCE = Script.of(scripts.ANNOUNCE)
 _CONFIRM = Script.of(scripts.CONFIRM)
 _ERASE_CHUNK = Script.of(scripts.ERASE_CHUNK)
 _ERASE_SESSION = Script.of(scripts.ERASE_SESSION)
@@ -118,7 +119,7 @@ def _keep_owner(session: str, scope: Scope, *, take: bool = True) -> ScriptCall:
 
 
 class RedisSessionStore:
-    """SessionStore, WriterLeases, TurnLog and Erasable on one Redis."""
+    """SessionStore, WriterLeases, TurnLog, FactNotices and Erasable on one Redis."""
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
@@ -214,14 +215,19 @@ class RedisSessionStore:
 
     async def read(self, scope: Scope, *, after: str, limit: int) -> LogSlice:
         count = max(0, min(limit, LOG_READ_MAX))
-        last, epoch, *members = await self._link.script(_LOG_READ, _Keys.of(scope).log[:2], (after, count))
+        last, epoch, facts, *members = await self._link.script(_LOG_READ, _Keys.of(scope).log[:2], (after, count))
         found = [_parse(member) for member in members]
         return LogSlice(
             records=tuple(item for item in found if isinstance(item, LogRecord)),
             last=last,
             epoch=int(epoch),
             damaged=tuple(item for item in found if isinstance(item, DamagedRecord)),
+            facts=int(facts),
         )
+
+    async def announce(self, scope: Scope, *, version: int) -> None:
+        keys = _Keys.of(scope).log[:2]
+        await self._link.script(_ANNOUNCE, keys, (version, scope.kind, SESSION_TTL_S))
 
     async def confirm(self, scope: Scope, *, through: str) -> None:
         keys = _Keys.of(scope)
@@ -239,7 +245,7 @@ class RedisSessionStore:
         sessions = [session] if selection.what == "session" else await self._sessions(keys)
         for each in sessions:
             gone |= await self._erase_session(scope, keys, each, selection, through)
-        await self._link.script(_ERASE_FINISH, keys.log, (keys.user, scope.kind, SESSION_TTL_S))
+        await self._link.script(_ERASE_FINISH, keys.log, (keys.user, scope.kind, SESSION_TTL_S, selection.what))
         await self._rewrite_soon()
         return len(gone)
 

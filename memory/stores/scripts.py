@@ -152,16 +152,28 @@ return redis.call('ZRANGE', timeline, -tonumber(limit), -1)
 """
 )
 
-# -> {last, epoch, member…}
+# -> {last, epoch, facts, member…}
 LOG_READ = """
 local user, log = unpack(KEYS)
 local after, limit = unpack(ARGV)
-local found = redis.call('HMGET', user, 'last', 'epoch')
+local found = redis.call('HMGET', user, 'last', 'epoch', 'facts')
 local from = after == '' and '-' or '(' .. after .. '}'
 local members = redis.call('ZRANGEBYLEX', log, from, '+', 'LIMIT', 0, limit)
+table.insert(members, 1, found[3] or '0')
 table.insert(members, 1, found[2] or '0')
 table.insert(members, 1, found[1] or '')
 return members
+"""
+
+# A later version of the user's facts. What is kept of a session alone lapses as the rest of it. -> 1 if it is news
+ANNOUNCE = """
+local user, log = unpack(KEYS)
+local version, scope_kind, ttl = unpack(ARGV)
+local known = redis.call('HGET', user, 'facts')
+if known and tonumber(known) >= tonumber(version) then return 0 end
+redis.call('HSET', user, 'facts', version)
+if scope_kind == 'session' and redis.call('EXISTS', log) == 0 then redis.call('EXPIRE', user, ttl) end
+return 1
 """
 
 _SETTLE = """
@@ -247,14 +259,16 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) 
 return 0
 """
 
-# The last step of an erasure: of the user stay the epoch and the last position, which other processes go by.
+# The last step of an erasure: of the user stay the epoch and the last position, which other processes go by. Where all
+# was erased, facts begin anew: whatever version they have then is news.
 ERASE_FINISH = (
     _COMMON
     + _SETTLE
     + """
 local user, log, pending = unpack(KEYS)
-local uid, scope_kind, ttl = unpack(ARGV)
+local uid, scope_kind, ttl, what = unpack(ARGV)
 redis.call('HINCRBY', user, 'epoch', 1)
+if what == 'all' then redis.call('HDEL', user, 'facts') end
 settle(user, log, pending, uid, scope_kind, ttl)
 return 1
 """

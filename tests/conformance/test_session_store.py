@@ -548,6 +548,57 @@ async def test_an_erasure_counts_the_epoch_up(session_store: Store) -> None:
     assert (await log(session_store, BEN)).epoch == 1
 
 
+# --- facts
+
+
+async def test_the_newest_announced_version_of_the_facts_is_read_with_the_log(session_store: Store) -> None:
+    assert (await log(session_store)).facts == 0
+    for version, announced in ((3, 3), (2, 3), (3, 3), (11, 11)):
+        await session_store.announce(ANA, version=version)
+        assert (await log(session_store)).facts == announced
+        assert (await log(session_store, limit=0)).facts == announced
+    await record(session_store, said("hello"))
+    part = await log(session_store)
+    assert (part.facts, len(part.records), part.epoch) == (11, 1, 0)
+    await session_store.confirm(ANA, through=part.last)
+    assert (await log(session_store)).facts == 11
+
+
+async def test_a_version_of_many_digits_is_a_number(session_store: Store) -> None:
+    await session_store.announce(ANA, version=9_000_000_000_000)
+    await session_store.announce(ANA, version=8_999_999_999_999)
+    assert (await log(session_store)).facts == 9_000_000_000_000
+
+
+async def test_erasing_all_lets_facts_begin_anew(session_store: Store) -> None:
+    await session_store.announce(ANA, version=5)
+    await session_store.erase(ANA, Selection("session", session_id="s1"))
+    assert (await log(session_store)).facts == 5
+    await session_store.erase(ANA, Selection("all"))
+    assert (await log(session_store)).facts == 0
+    await session_store.announce(ANA, version=1)
+    assert (await log(session_store)).facts == 1
+
+
+@pytest.mark.promise("P-isolated")
+async def test_P_isolated_announcements_are_one_users(session_store: Store) -> None:
+    await session_store.announce(ANA, version=5)
+    for other in (BEN, scope_of("ana", org_id="other"), scope_of("ana", kind="session")):
+        assert (await log(session_store, other)).facts == 0
+
+
+async def test_what_is_announced_of_a_session_alone_stays_while_its_turns_wait(
+    session_store: Store, world: World
+) -> None:
+    nobody = scope_of("s1", kind="session")
+    await session_store.announce(nobody, version=2)
+    await record(session_store, said("hello"), scope=nobody)
+    await session_store.announce(nobody, version=3)
+    await world.advance(SESSION_TTL_S * 3)
+    part = await log(session_store, nobody)
+    assert (len(part.records), part.facts) == (1, 3)
+
+
 async def test_positions_go_on_after_an_erasure(session_store: Store) -> None:
     (before,) = await record(session_store, said("one"))
     await session_store.erase(ANA, Selection("all"))

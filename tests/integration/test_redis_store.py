@@ -234,8 +234,10 @@ async def test_old_activity_is_dropped(store: RedisSessionStore, redis: Any) -> 
 
 async def test_an_anonymous_callers_traces_lapse(store: RedisSessionStore, redis: Any) -> None:
     guest = Scope(org_id="acme", agent_id="desk", user_id="s1", kind="session")
-    await fill(store, guest)
+    await store.announce(guest, version=1)
     (user,) = await redis.keys("vm:*:user:*")
+    assert 0 < await redis.ttl(user) <= SESSION_TTL_S
+    await fill(store, guest)
     assert await redis.ttl(user) == -1  # not before the archive has it
     await store.confirm(guest, through=(await store.read(guest, after="", limit=0)).last)
     assert 0 < await redis.ttl(user) <= SESSION_TTL_S

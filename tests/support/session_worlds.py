@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
+from memory.knowledge_ports import FactNotices
 from memory.ports import Erasable, SessionStore, TurnLog, WriterLeases
 from memory.stores.inmemory import InMemorySessionStore
 from memory.stores.redis import RedisSessionStore
 
 
-class Store(SessionStore, WriterLeases, TurnLog, Erasable, Protocol):
+class Store(SessionStore, WriterLeases, TurnLog, FactNotices, Erasable, Protocol):
     """What a session store is."""
 
 

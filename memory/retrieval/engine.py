@@ -1,6 +1,6 @@
 """Recall in process: the indexes of the users now talking, each brought up to date before it answers.
 
-Used by the recall host, and as it is by tests and tools. Above: host, wiring. Below: following, embedding, snapshots.
+Used by the recall host, and as it is by tests and tools. Above: host, wiring. Below: upkeep, following, embedding.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from memory.clock import Clock
@@ -18,16 +17,9 @@ from memory.counters import Counters
 from memory.errors import HostUnavailable, VoiceMemoryError
 from memory.identity import group_digest, group_id
 from memory.limits import (
-    EMBED_IDLE_BATCH,
-    FOLLOW_ACTIVE_S,
-    FOLLOW_POLL_S,
     RECALL_QUIET_S,
     RECALL_USERS_MAX,
     SHUTDOWN_FLUSH_S,
-    SNAPSHOT_EVERY_S,
-    SNAPSHOT_KEEP_S,
-    SNAPSHOT_QUIET_S,
-    SNAPSHOT_SWEEP_S,
     SNAPSHOT_TURNS_MIN,
 )
 from memory.models import Recall, Scope
@@ -38,6 +30,7 @@ from memory.retrieval.following import FollowedUser, Retired, Sources
 from memory.retrieval.indexing import as_passage
 from memory.retrieval.snapshot_files import KEY_BYTES, SnapshotStore
 from memory.retrieval.tasks import end_all, within
+from memory.retrieval.upkeep import Upkeep
 from memory.retrieval.vectors import Vector
 
 logger = logging.getLogger(__name__)
@@ -86,8 +79,7 @@ class RecallEngine:
         self._users: OrderedDict[Scope, FollowedUser] = OrderedDict()
         self._leaving: dict[FollowedUser, asyncio.Task[None]] = {}
         self._starting: asyncio.Task[None] | None = None
-        self._loops: list[asyncio.Task[None]] = []
-        self._filling: asyncio.Task[None] | None = None
+        self._upkeep = Upkeep(self._users, self._desk, clock, self.counters)
         self._closed = False
         self._recalling, self._recalled_s = 0, float("-inf")
 
@@ -189,7 +181,8 @@ class RecallEngine:
     async def aclose(self) -> None:
         """Write snapshots of what is worth it (``SHUTDOWN_FLUSH_S`` at most) and end everything. Idempotent."""
         self._closed = True
-        await end_all((*self._loops, self._filling, self._starting))
+        await end_all((self._starting,))
+        await self._upkeep.end()
         try:
             await within(SHUTDOWN_FLUSH_S, self._save_all())
         except TimeoutError:
@@ -201,7 +194,7 @@ class RecallEngine:
         await self._desk.aclose()
 
     async def _save_all(self) -> None:
-        await self._save([user for user in self._users.values() if user.unsaved >= SNAPSHOT_TURNS_MIN])
+        await self._upkeep.save([user for user in self._users.values() if user.unsaved >= SNAPSHOT_TURNS_MIN])
         if self._leaving:
             await asyncio.wait(self._leaving.values())
 
@@ -221,9 +214,7 @@ class RecallEngine:
                     "Recall keeps no snapshots, the key can't be read: %s", error.strerror or "no reason given"
                 )
                 self._sources = Sources(self._sources.log, self._sources.archive, None, self._desk, self._clock)
-        self._loops.append(asyncio.create_task(self._again_and_again(self._follow, FOLLOW_POLL_S)))
-        if self._sources.snapshots is not None:
-            self._loops.append(asyncio.create_task(self._again_and_again(self._sweep, SNAPSHOT_SWEEP_S)))
+        self._upkeep.begin(self._sources.log, self._sources.snapshots)
 
     # -- one recall
 
@@ -318,76 +309,10 @@ class RecallEngine:
 
     async def _leave(self, user: FollowedUser) -> None:
         try:
-            await self._save([user])
+            await self._upkeep.save([user])
         finally:
             await user.close()
             del self._leaving[user]
-
-    # -- between recalls
-
-    async def _again_and_again(self, duty: Callable[[], Awaitable[None]], every_s: float) -> None:
-        well = True
-        while True:
-            try:
-                await duty()
-                well = True
-            except Exception as error:  # whatever it is must not end it for good
-                (logger.warning if well else logger.debug)("Recall's upkeep is held up: %s", type(error).__name__)
-                well = False
-            await self._clock.sleep(every_s)
-
-    async def _follow(self) -> None:
-        """Read on in the logs of users now talking, and have the embedder do what is left to do."""
-        now_s = self._clock.monotonic()
-        for user in [user for user in self._users.values() if now_s - user.used_s < FOLLOW_ACTIVE_S]:
-            try:
-                await user.current()
-            except Retired:
-                continue
-        if self._filling is None or self._filling.done():
-            self._filling = asyncio.create_task(self._fill())
-        await self._save(self._quiet(now_s))
-
-    def _quiet(self, now_s: float) -> list[FollowedUser]:
-        return [
-            user
-            for user in self._users.values()
-            if user.unsaved >= SNAPSHOT_TURNS_MIN
-            and user.settled
-            and (now_s - user.changed_s >= SNAPSHOT_QUIET_S or now_s - user.saved_s >= SNAPSHOT_EVERY_S)
-        ][:1]  # one a round: the disk is shared
-
-    async def _fill(self) -> None:
-        """Vectors for older turns, a few at a time, round the users, while nobody waits for the embedder."""
-        while lacking := [user for user in self._users.values() if user.missing_vectors(1)]:
-            for user in lacking:
-                missing = user.missing_vectors(EMBED_IDLE_BATCH)
-                vectors = await self._desk.when_idle([text for _, text in missing]) if missing else None
-                if vectors is None:
-                    return
-                await user.set_vectors([turn_id for turn_id, _ in missing], vectors)
-
-    async def _save(self, users: list[FollowedUser]) -> None:
-        for user in users:
-            try:
-                if await user.save():
-                    self.counters.add("snapshot.written")
-            except OSError as error:
-                logger.warning("A snapshot of recall can't be written: %s", error.strerror or type(error).__name__)
-            except VoiceMemoryError as error:
-                logger.info("A snapshot of recall was not written: %s", type(error).__name__)
-
-    async def _sweep(self) -> None:
-        """Remove snapshots of users of whom something was erased elsewhere, and of those who never come back."""
-        snapshots = self._sources.snapshots
-        if snapshots is None:
-            return
-        for header in await snapshots.headers():
-            head = await self._sources.log.read(header.scope, after="", limit=0)
-            if head.epoch != header.epoch:
-                await snapshots.remove(header.scope)
-                self.counters.add("snapshot.swept")
-        await snapshots.prune(older_than_s=SNAPSHOT_KEEP_S)
 
 
 def _reserve_s(user: FollowedUser) -> float:

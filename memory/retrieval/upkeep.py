@@ -1,0 +1,115 @@
+"""What recall does between recalls: reads on, fills in vectors, keeps snapshots, removes those of before an erasure.
+
+Above: engine. Below: following, embedding, snapshot_files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from memory.clock import Clock
+from memory.counters import Counters
+from memory.errors import VoiceMemoryError
+from memory.limits import (
+    EMBED_IDLE_BATCH,
+    FOLLOW_ACTIVE_S,
+    FOLLOW_POLL_S,
+    SNAPSHOT_EVERY_S,
+    SNAPSHOT_KEEP_S,
+    SNAPSHOT_QUIET_S,
+    SNAPSHOT_SWEEP_S,
+    SNAPSHOT_TURNS_MIN,
+)
+from memory.models import Scope
+from memory.ports import TurnLog
+from memory.retrieval.embedding import EmbedDesk
+from memory.retrieval.following import FollowedUser, Retired
+from memory.retrieval.snapshot_files import SnapshotStore
+from memory.retrieval.tasks import end_all
+
+logger = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Looks after ``users``, which is the engine's and changes all the time. ``begin`` it, and ``end`` it."""
+
+    def __init__(self, users: Mapping[Scope, FollowedUser], desk: EmbedDesk, clock: Clock, counters: Counters) -> None:
+        self._users, self._desk, self._clock, self._counters = users, desk, clock, counters
+        self._loops: list[asyncio.Task[None]] = []
+        self._filling: asyncio.Task[None] | None = None
+
+    def begin(self, log: TurnLog, snapshots: SnapshotStore | None) -> None:
+        self._loops.append(asyncio.create_task(self._again_and_again(self._follow, FOLLOW_POLL_S)))
+        if snapshots is not None:
+
+            async def sweep() -> None:
+                await self._sweep(log, snapshots)
+
+            self._loops.append(asyncio.create_task(self._again_and_again(sweep, SNAPSHOT_SWEEP_S)))
+
+    async def end(self) -> None:
+        await end_all((*self._loops, self._filling))
+
+    async def save(self, users: Iterable[FollowedUser]) -> None:
+        """Write snapshots of these; what can't be written is told, and no more."""
+        for user in users:
+            try:
+                if await user.save():
+                    self._counters.add("snapshot.written")
+            except OSError as error:
+                logger.warning("A snapshot of recall can't be written: %s", error.strerror or type(error).__name__)
+            except VoiceMemoryError as error:
+                logger.info("A snapshot of recall was not written: %s", type(error).__name__)
+
+    async def _again_and_again(self, duty: Callable[[], Awaitable[None]], every_s: float) -> None:
+        well = True
+        while True:
+            try:
+                await duty()
+                well = True
+            except Exception as error:  # whatever it is must not end it for good
+                (logger.warning if well else logger.debug)("Recall's upkeep is held up: %s", type(error).__name__)
+                well = False
+            await self._clock.sleep(every_s)
+
+    async def _follow(self) -> None:
+        """Read on in the logs of users now talking, and have the embedder do what is left to do."""
+        now_s = self._clock.monotonic()
+        for user in [user for user in self._users.values() if now_s - user.used_s < FOLLOW_ACTIVE_S]:
+            try:
+                await user.current()
+            except Retired:
+                continue
+        if self._filling is None or self._filling.done():
+            self._filling = asyncio.create_task(self._fill())
+        await self.save(self._quiet(now_s))
+
+    def _quiet(self, now_s: float) -> list[FollowedUser]:
+        return [
+            user
+            for user in self._users.values()
+            if user.unsaved >= SNAPSHOT_TURNS_MIN
+            and user.settled
+            and (now_s - user.changed_s >= SNAPSHOT_QUIET_S or now_s - user.saved_s >= SNAPSHOT_EVERY_S)
+        ][:1]  # one a round: the disk is shared
+
+    async def _fill(self) -> None:
+        """Vectors for older turns, a few at a time, round the users, while nobody waits for the embedder."""
+        while lacking := [user for user in self._users.values() if user.missing_vectors(1)]:
+            for user in lacking:
+                missing = user.missing_vectors(EMBED_IDLE_BATCH)
+                vectors = await self._desk.when_idle([text for _, text in missing]) if missing else None
+                if vectors is None:
+                    return
+                await user.set_vectors([turn_id for turn_id, _ in missing], vectors)
+
+    async def _sweep(self, log: TurnLog, snapshots: SnapshotStore) -> None:
+        """Remove snapshots of users of whom something was erased elsewhere, and of those who never come back."""
+        for header in await snapshots.headers():
+            head = await log.read(header.scope, after="", limit=0)
+            if head.epoch != header.epoch:
+                await snapshots.remove(header.scope)
+                self._counters.add("snapshot.swept")
+        await snapshots.prune(older_than_s=SNAPSHOT_KEEP_S)

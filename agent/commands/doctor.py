@@ -26,6 +26,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("packages", checks.check_packages),
     ("data directory", checks.check_data_dir),
     ("session store", checks.check_sessions),
+    ("durability", checks.check_durability),
     ("system libraries", checks.check_libraries),
     ("archive", checks.check_archive),
     ("recall", checks.check_recall),

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 
 from memory.clock import Clock
-from memory.errors import SnapshotError
+from memory.errors import SnapshotError, StoreUnavailable
 from memory.limits import EMBED_NEWEST_CHARS_MAX, EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
 from memory.models import Record, Scope
 from memory.ports import ArchiveStore, DamagedRecord, LogRecord, LogSlice, Selection, TurnLog
@@ -75,6 +75,7 @@ class FollowedUser:
         self._bridged: str | None = None  # the gap before this position was filled from the archive
         self._model = ""  # whose vectors the index has
         self._behind = False  # records may lie in the archive that are not in the index
+        self._ahead: str | None = None  # how far the log was read without the archive, which was away
         self._before: UserIndex | None = None  # the index before an erasure, for the vectors of what is left
         self._generation = 0
         self._run: asyncio.Task[None] | None = None
@@ -245,7 +246,7 @@ class FollowedUser:
             if self._epoch is None:
                 await self._open()
             if self._behind:
-                await self._read_archive()
+                await self._past_archive()
             elif await self._read_log():
                 break
         await self._carry_vectors()
@@ -288,6 +289,36 @@ class FollowedUser:
         await snapshots.remove(self.scope)
         return None
 
+    async def _past_archive(self) -> None:
+        """Read the archive; while it is away, what the log holds can be found all the same.
+
+        Raises:
+            StoreUnavailable: it is away.
+        """
+        try:
+            if self._ahead is None:
+                await self._read_archive()
+            else:
+                await self._sources.archive.position(self.scope)  # it is there again:
+                self._expire()  # all is read anew, in its order
+        except StoreUnavailable:
+            await self._read_ahead()
+            raise
+
+    async def _read_ahead(self) -> None:
+        while not self.retired:
+            generation, begun = self._generation, self.tick()
+            after = self._position if self._ahead is None else self._ahead
+            part = await self._sources.log.read(self.scope, after=after, limit=LOG_READ_MAX)
+            if generation != self._generation or not self._check(part, begun):
+                return
+            if not await self._add([each.record for each in part.records], generation, just_said=True):
+                return
+            came, self._ahead = _last_of(part), after
+            if came <= after:
+                return
+            self._ahead = came
+
     async def _read_archive(self) -> None:
         """Everything after the cursor. Afterwards the log is read on from the last record's position."""
         while not self.retired:
@@ -326,9 +357,10 @@ class FollowedUser:
             return False
         if not await self._add([each.record for each in part.records], generation, just_said=True):
             return False
-        if came:
-            self._position = came[-1].position
-        return len(came) < LOG_READ_MAX
+        if not came or came[-1].position <= self._position:
+            return True
+        self._position = came[-1].position
+        return self._position >= part.last
 
     def _check(self, part: LogSlice, begun: int) -> bool:
         if part.epoch != self._epoch:
@@ -341,7 +373,7 @@ class FollowedUser:
         """The index may not be searched any more, and what is being read for it is of no use."""
         self._generation += 1
         self._before = self.index if self.index is not None else self._before
-        self.index, self._epoch, self._bridged, self.verified = None, None, None, 0
+        self.index, self._epoch, self._bridged, self._ahead, self.verified = None, None, None, None, 0
         self.just_said.clear()
 
     # -- the index
@@ -386,6 +418,11 @@ class FollowedUser:
             index = self.index
             if index is not None and len(index) > RECALL_TURNS_MAX:
                 await to_the_end(index.remove, index.ids()[: len(index) - RECALL_TURNS_MAX * 19 // 20])
+
+
+def _last_of(part: LogSlice) -> str:
+    ends = [items[-1].position for items in (part.records, part.damaged) if items]
+    return max(ends, default="")
 
 
 def _looked_at(run: asyncio.Task[None]) -> None:

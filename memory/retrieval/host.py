@@ -10,11 +10,12 @@ import asyncio
 import gc
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from memory.errors import EmbedderUnavailable, VoiceMemoryError
 from memory.hosting import HostRole, serving
-from memory.limits import ARCHIVE_POLL_IDLE_S, HOST_QUEUE_MAX, RECALL_WARM_S, SHUTDOWN_FLUSH_S
+from memory.limits import ARCHIVE_POLL_IDLE_S, ARCHIVE_PROBE_S, HOST_QUEUE_MAX, RECALL_WARM_S, SHUTDOWN_FLUSH_S
 from memory.ports import Embedder
 from memory.retrieval.engine import RecallEngine
 from memory.retrieval.protocol import Malformed, Request, encode, read_message, recall_reply
@@ -57,7 +58,8 @@ class SpoolReplayer(Protocol):
 class RecallHost:
     """Serves one engine, made with ``embedder_ready=False``; until the embedder is loaded, recall goes by keywords.
 
-    ``consumer`` is ``None`` where another process moves the log.
+    ``consumer`` is ``None`` where another process moves the log. ``archive_problem`` says why the archive can't be
+    used now ("" if it can), within so many seconds.
     """
 
     def __init__(
@@ -68,9 +70,11 @@ class RecallHost:
         embedder: Embedder | None,
         consumer: LogConsumer | None,
         replayer: SpoolReplayer | None = None,
+        archive_problem: Callable[[float], Awaitable[str]] | None = None,
     ) -> None:
         self._role, self._engine = role, engine
         self._embedder, self._consumer, self._replayer = embedder, consumer, replayer
+        self._archive_problem = archive_problem
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until nobody has used the host for its idle time, or ``stop`` is set.
@@ -141,7 +145,8 @@ class RecallHost:
         elif request.op == "erase" and scope is not None and request.selection is not None:
             return encode({"id": request.id, "erased": await engine.erase(scope, request.selection)})
         elif request.op == "stats":
-            return encode({"id": request.id, "stats": {"pid": os.getpid(), **self._backlog(), **engine.stats()}})
+            stats = {"pid": os.getpid(), **self._backlog(), **await self._archive(), **engine.stats()}
+            return encode({"id": request.id, "stats": stats})
         return encode({"id": request.id})
 
     def _backlog(self) -> dict[str, float]:
@@ -153,6 +158,11 @@ class RecallHost:
         if self._replayer is not None:
             backlog |= {"spool_files": self._replayer.files}
         return backlog
+
+    async def _archive(self) -> dict[str, str]:
+        if self._archive_problem is None:
+            return {}
+        return {"archive_problem": await self._archive_problem(ARCHIVE_PROBE_S)}
 
     async def _load(self) -> None:
         if self._embedder is not None:

@@ -43,7 +43,7 @@ from memory.limits import (
 )
 from memory.models import MemoryEntry, MemoryEvent, Record, Scope, record_from_dict
 from memory.ports import Appended, DamagedRecord, LogRecord, LogSlice, Selection, SessionState
-from memory.stores import scripts
+from memory.stores import durability, scripts
 from memory.stores.connection import Command, Recovery, RedisLink, Script, ScriptCall
 from memory.stores.rules import POSITION_CHARS, detected_switch, language_of, mode_of
 
@@ -145,6 +145,10 @@ class RedisSessionStore:
             await asyncio.gather(self._rewriting, return_exceptions=True)
             self._rewriting = None
         await self._link.aclose()
+
+    async def durability(self) -> list[str]:
+        """See ``durability.check``."""
+        return await durability.check(self._link)
 
     async def claim(self, session_id: str, scope: Scope, *, writer: str | None = None) -> SessionState:
         keys, session = _Keys.of(scope), _digest(session_id)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from agent.commands.checks import Finding, Patient, check_durability
+from agent.settings import load
 from memory import MemoryEntry, UnifiedMemoryService
 from memory.errors import StoreFault, StoreUnavailable
 from memory.models import Scope
@@ -292,6 +294,38 @@ async def test_a_forgetful_redis_is_refused_where_that_is_required() -> None:
         client.config_set("appendonly", "yes")
         async with opened(REDIS_URL=server.url(), MEMORY_REQUIRE_DURABLE="true") as store:
             assert await remembers(store)
+
+
+async def examined(**environment: str) -> Finding:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        return await check_durability(Patient(load(), []))
+
+
+async def test_the_doctor_names_what_may_lose_turns_with_its_fix(guarded: RedisServer) -> None:
+    fine = await examined(REDIS_URL=guarded.url())
+    assert (fine.status, fine.fix) == ("ok", "")
+    with redis_server.running("--maxmemory-policy", "allkeys-lru", password=AWKWARD) as server:
+        found = await examined(REDIS_URL=server.url())
+        assert found.status == "warn"
+        assert found.detail == "maxmemory-policy is allkeys-lru; appendonly is no"
+        assert "Set maxmemory-policy noeviction" in found.fix
+        assert "Set appendonly yes" in found.fix
+        assert AWKWARD not in str(found)
+        refused = await examined(REDIS_URL=server.url(), MEMORY_REQUIRE_DURABLE="true")
+        assert (refused.status, refused.fix) == ("fail", found.fix)
+    unknown = await examined(REDIS_URL=guarded.add_user("dim", "pw", "~vm:*", "+@all", "-config", "-info"))
+    assert unknown.status == "warn"
+    assert "appendfsync can't be checked" in unknown.detail
+    assert "CONFIG GET" in unknown.fix
+    with redis_server.running("--appendonly", "yes", "--appendfsync", "no") as server:
+        lazy = await examined(REDIS_URL=server.url())
+        assert (lazy.status, lazy.detail) == ("warn", "appendfsync is no")
+
+
+async def test_the_doctor_checks_the_embedded_server_too() -> None:
+    assert (await examined()).status == "ok"
 
 
 async def test_a_durable_redis_is_opened_without_a_word(guarded: RedisServer, caplog: pytest.LogCaptureFixture) -> None:

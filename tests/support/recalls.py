@@ -139,6 +139,11 @@ class TroubledArchive(InMemoryArchive):
         await self.trouble.meet(after)
         return await super().read(scope, after=after, limit=limit)
 
+    async def position(self, scope: Scope) -> str:
+        if self.trouble.away:
+            raise StoreUnavailable("The store is away.")
+        return await super().position(scope)
+
 
 def scope_of(user: str = "ana", *, org: str = "acme") -> Scope:
     return Scope(org_id=org, agent_id="desk", user_id=user)

@@ -55,6 +55,17 @@ async def test_every_part_is_told_with_its_reason() -> None:
         )
 
 
+async def test_figures_are_told_where_there_are_some() -> None:
+    waiting = State("healthy", "moved", {"pending_users": 2, "oldest_age_s": 1.5})
+    async with serving({"archive": waiting}) as server:
+        _, body = await get(server, "/health")
+        assert body["components"]["archive"] == {
+            "status": "healthy",
+            "message": "moved",
+            "details": {"pending_users": 2, "oldest_age_s": 1.5},
+        }
+
+
 async def test_a_store_that_is_away_is_no_reason_to_take_calls_away() -> None:
     async with serving({"redis": UNHEALTHY, "recall": HEALTHY}) as server:
         status, body = await get(server, "/health")

@@ -14,7 +14,10 @@ from agent.keeper import Keeper
 from agent.settings import load
 from memory.errors import DataDirectoryUnusable
 from memory.hosting import answers
-from memory.wiring import recall_host
+from memory.models import MemoryEntry, Scope
+from memory.spool import Spool
+from memory.spool_frames import Spooled
+from memory.wiring import in_memory_backend, recall_host
 from tests.support.voice import eventually
 
 
@@ -42,8 +45,37 @@ async def test_store_and_recall_are_there_before_any_call(require: Callable[...,
         assert {name: state.status for name, state in states.items()} == {
             "redis": "healthy",
             "recall": "healthy",
+            "archive": "healthy",
+            "spool": "healthy",
             "graphiti": "skipped",
         }
+        assert states["redis"].details == {"durability": []}
+        assert states["archive"].details == {"pending_users": 0, "oldest_age_s": 0.0}
+        assert states["spool"].details == {"files": 0, "bytes": 0}
+
+
+async def test_what_waits_is_told_with_its_figures(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
+    scope = Scope(org_id="o", agent_id="a", user_id="u")
+    entry = MemoryEntry(role="user", content="hello", mode="text", session_id="s1")
+    Spool(data_dir).create(scope).append([Spooled(scope, entry.timestamp, entry)])
+    keeper = Keeper(load())
+    backend = in_memory_backend()
+    stats = {"pending_users": 3, "oldest_age_s": module.BACKLOG_S_MAX + 1}
+
+    async def asked() -> dict[str, float]:
+        return stats
+
+    backend.stats = asked
+    keeper._backend = backend
+    states = await keeper.states()
+    assert (states["spool"].status, states["spool"].details["files"]) == ("healthy", 1)
+    assert int(str(states["spool"].details["bytes"])) > len("hello")
+    assert (states["archive"].status, states["archive"].details) == ("unhealthy", stats)
+    assert "may lose turns" in states["redis"].message
+    assert len(list(states["redis"].details["durability"])) == 1  # type: ignore[call-overload] # of a store in memory
+    stats["oldest_age_s"] = 1.0
+    assert (await keeper.states())["archive"].status == "healthy"
+    await backend.aclose()
 
 
 async def test_a_store_that_is_away_is_told_and_no_reason_not_to_start(

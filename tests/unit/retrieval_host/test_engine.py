@@ -278,6 +278,40 @@ async def test_P_silent_a_store_that_stalls_costs_the_budget_and_no_more(bench: 
     assert texts(await bench.recall(QUESTION)) == [FACT]
 
 
+async def test_while_the_archive_is_away_what_the_log_has_is_found_and_afterwards_all(bench: Bench) -> None:
+    await bench.say("My dog is called Pepper.")
+    await bench.archive_all()
+    await bench.say(FACT)
+    bench.archive.trouble.away = True
+    found = await bench.recall(QUESTION)
+    assert (texts(found), found.degraded) == ([FACT], ("log",))
+    await bench.say("My cat is called Biscuit the Second.")
+    found = await bench.recall("Is my cat called Biscuit the Second?")
+    assert texts(found)[0] == "My cat is called Biscuit the Second."
+    assert bench.engine.stats()["turns"] == 2
+    bench.archive.trouble.away = False
+    found = await bench.recall("What is the name of my dog?")
+    assert texts(found)[0] == "My dog is called Pepper."
+    assert "log" not in found.degraded
+    index = bench.engine._users[scope_of()].index
+    assert index is not None
+    assert [index.turns.text(place) for place in range(3)] == [  # in the order they were said
+        "My dog is called Pepper.",
+        FACT,
+        "My cat is called Biscuit the Second.",
+    ]
+
+
+async def test_an_erasure_while_the_archive_is_away_is_heeded(bench: Bench) -> None:
+    await bench.say("My dog is called Pepper.")
+    await bench.archive_all()
+    await bench.say(FACT)
+    bench.archive.trouble.away = True
+    assert texts(await bench.recall(QUESTION)) == [FACT]
+    await bench.log.erase(scope_of(), Selection("all"))
+    assert texts(await bench.recall(QUESTION)) == []
+
+
 @pytest.mark.promise("P-silent")
 @pytest.mark.parametrize("store", ["log", "archive"])
 async def test_P_silent_a_store_that_stalls_costs_one_budget_not_one_a_turn(bench: Bench, store: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from memory.knowledge import KnownFact, name_key
+from memory.knowledge import KnownFact, Statement, name_key
 
 _MEMO_MAX = 16_384
 
@@ -182,12 +182,23 @@ def replaces(text: str, other: str) -> bool:
     return not (value.words <= other_value.words or other_value.words <= value.words)
 
 
+def opposed(statement: Statement, other: Statement, *, same_object: bool) -> bool:
+    """Whether wording alone makes it certain that two statements about one subject can't both hold.
+
+    The same words with another end ("until Friday") count as well: the later one tells until when it holds.
+    """
+    if denies(statement.text, other.text):
+        return True
+    if same_object:
+        ends = statement.said_invalid_at, other.said_invalid_at
+        return ends[0] != ends[1] and text_key(statement.text) == text_key(other.text)
+    return replaces(statement.text, other.text)
+
+
 def certain(fact: KnownFact, other: KnownFact) -> bool:
     """Whether wording alone makes it certain that the two contradict each other."""
-    if fact.subject_id != other.subject_id:
-        return False
-    text, other_text = fact.statement.text, other.statement.text
-    return denies(text, other_text) or (fact.object_id != other.object_id and replaces(text, other_text))
+    same_object = fact.object_id == other.object_id
+    return fact.subject_id == other.subject_id and opposed(fact.statement, other.statement, same_object=same_object)
 
 
 def recalled(text: str, turns: Iterable[str]) -> bool:

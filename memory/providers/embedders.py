@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memory.errors import EmbedderUnavailable
+from memory.providers.minilm import IDS, MASK, sentence_model
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,7 +73,7 @@ class LocalEmbedder:
             if self._closed:
                 raise EmbedderUnavailable("The embedder is closed.")
             encodings = self._tokenizer.encode_batch([heads[place] for place in places])
-            vectors[places] = _pooled(self._session, encodings)
+            vectors[places] = _vectors(self._session, encodings)
         return vectors
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -97,16 +98,11 @@ def _batches(texts: list[str]) -> Iterator[list[int]]:
     return (order[start : start + BATCH_TEXTS] for start in range(0, len(order), BATCH_TEXTS))
 
 
-def _pooled(session: InferenceSession, encodings: list[Any]) -> NDArray[np.float32]:
-    """Mean over the tokens, at length 1."""
+def _vectors(session: InferenceSession, encodings: list[Any]) -> NDArray[np.float32]:
     ids = np.array([encoding.ids for encoding in encodings], np.int64)
     mask = np.array([encoding.attention_mask for encoding in encodings], np.int64)
-    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
-    hidden: NDArray[np.float32] = session.run(None, inputs)[0]
-    weights = mask[:, :, None].astype(np.float32)
-    mean = (hidden * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9)
-    normalised: NDArray[np.float32] = mean / np.maximum(np.linalg.norm(mean, axis=1, keepdims=True), 1e-9)
-    return normalised.astype(np.float32)
+    vectors: NDArray[np.float32] = session.run(None, {IDS: ids, MASK: mask})[0]
+    return vectors
 
 
 def _load(data_dir: Path | None) -> tuple[InferenceSession, Tokenizer]:
@@ -122,7 +118,9 @@ def _load(data_dir: Path | None) -> tuple[InferenceSession, Tokenizer]:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        session = onnxruntime.InferenceSession(str(weights), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            sentence_model(weights.read_bytes()), options, providers=["CPUExecutionProvider"]
+        )
         tokenizer = Tokenizer.from_file(str(vocabulary))
     except Exception as error:  # both libraries raise bare or private classes
         raise EmbedderUnavailable(f"{weights.name} or {vocabulary} is damaged; {_INSTALL}") from error

@@ -63,8 +63,8 @@ class Plan:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of the entities to look for; the user's always among them, whose names have to be known."""
-        return tuple(dict.fromkeys([USER_ENTITY_KEY, *self.names])) if self.said else ()
+        """Of the entities to look for; the user's among them, whose names have to be known."""
+        return tuple(self.names)
 
     def entity_probes(self, vectors: Mapping[str, bytes]) -> tuple[EntityProbe, ...]:
         """In the order of ``names``; not for the user, who is found by key alone."""
@@ -86,11 +86,11 @@ def plan(chunk: Chunk, turns: Sequence[TurnPart], extraction: Extraction, *, now
     cleaned = [fact for fact in map(_cleaned, extraction.facts) if fact is not None] if turns else []
     facts = [fact for fact in cleaned if not _recalled(fact, turns)][:FACTS_PER_CHUNK_MAX]
     said = _in_order(facts, turns)
-    names: dict[str, str] = {}
+    # The user's among them whenever anything is said: who is spoken of by name may turn out to be the user.
+    names = {USER_ENTITY_KEY: USER_NAME} if facts else {}
     for fact in facts:
         for name in (fact.subject, fact.object):
-            key = entity_key(name)
-            names.setdefault(key, USER_NAME if key == USER_ENTITY_KEY else name)
+            names.setdefault(entity_key(name), name)
     kinds = {entity_key(_name(entity.name)): clean_text(entity.kind).strip() for entity in extraction.entities}
     return Plan(
         episode=episode(chunk, turns, now=now),

@@ -1,0 +1,194 @@
+"""What would be known of a user if some episodes had never been ingested, without an LLM.
+
+A fact that others said as well stays, in the words of the first who is left; what an episode had ended lives again;
+names and texts of the forgotten are nowhere left. Two facts that were kept apart only by what is forgotten ("lives in Leeds",
+York meanwhile, "lives in Leeds") are one again.
+Pure. Above: upkeep, erasure. Below: temporal, wording, knowledge.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from memory.ingestion import wording
+from memory.ingestion.applying import by_id
+from memory.ingestion.temporal import earliest, ended_by, holds_when_said
+from memory.knowledge import Entity, Episode, Knowledge, KnownFact, Mention, Statement, Wording, derived_id, name_key
+
+
+def forgotten(knowledge: Knowledge, episode_ids: Collection[str], now: datetime) -> Knowledge:
+    """``knowledge`` as if these episodes had never been. Ids stay; unknown episodes change nothing.
+
+    ``now`` becomes the ``expired_at`` of facts that have an end only now.
+    """
+    gone = frozenset(episode_ids)
+    episodes = tuple(episode for episode in knowledge.episodes if episode.id not in gone)
+    if len(episodes) == len(knowledge.episodes):
+        return knowledge
+    facts, wordings = _left(knowledge, gone)
+    facts = _reckoned(facts, now)
+    facts, wordings = _rejoined(facts, wordings, knowledge, episodes, now)
+    mentions = tuple(mention for mention in knowledge.mentions if mention.episode not in gone)
+    return Knowledge(
+        episodes=tuple(_listing(episode, knowledge, facts, wordings) for episode in episodes),
+        entities=_named(knowledge.entities, mentions, episodes),
+        facts=by_id(facts.values()),
+        wordings=by_id(wordings),
+        mentions=mentions,
+    )
+
+
+def _left(knowledge: Knowledge, gone: frozenset[str]) -> tuple[dict[str, KnownFact], list[Wording]]:
+    """Facts that somebody else said too, in words of theirs, and the other wordings that are left."""
+    wordings: dict[str, list[Wording]] = defaultdict(list)
+    order = {episode.id: place for place, episode in enumerate(knowledge.episodes)}
+    for one in sorted(knowledge.wordings, key=lambda w: (order.get(w.episode, 0), w.statement.reference_time, w.id)):
+        if one.episode not in gone:
+            wordings[one.fact_id].append(one)
+    facts: dict[str, KnownFact] = {}
+    for fact in knowledge.facts:
+        said_by = tuple(episode for episode in fact.episodes if episode not in gone)
+        if fact.origin not in gone:
+            facts[fact.id] = replace(fact, episodes=said_by)
+        elif wordings[fact.id]:
+            facts[fact.id] = _reworded(fact, wordings[fact.id].pop(0), said_by)
+    return facts, [one for fact_id in facts for one in wordings[fact_id]]
+
+
+def _reworded(fact: KnownFact, first: Wording, said_by: tuple[str, ...]) -> KnownFact:
+    return replace(fact, statement=first.statement, origin=first.episode, created_at=first.created_at, episodes=said_by)
+
+
+def _reckoned(facts: Mapping[str, KnownFact], now: datetime) -> dict[str, KnownFact]:
+    """The facts with their endings made anew from what is left."""
+    found: dict[str, KnownFact] = {}
+    for fact in facts.values():
+        against = [facts[id_] for id_ in fact.conflicts if id_ in facts]
+        ends = [ended_by(fact.statement, other.statement, certain=wording.certain(fact, other)) for other in against]
+        invalid_at = earliest(fact.statement.said_invalid_at, *ends)
+        found[fact.id] = replace(
+            fact,
+            conflicts=tuple(other.id for other in against),
+            invalid_at=invalid_at,
+            expired_at=None if invalid_at is None else fact.expired_at or now,
+        )
+    return found
+
+
+# -- facts that only the forgotten kept apart
+
+
+def _rejoined(
+    facts: dict[str, KnownFact],
+    wordings: list[Wording],
+    knowledge: Knowledge,
+    episodes: Sequence[Episode],
+    now: datetime,
+) -> tuple[dict[str, KnownFact], list[Wording]]:
+    before = {fact.id: fact for fact in knowledge.facts}
+    order = {episode.id: place for place, episode in enumerate(episodes)}
+
+    def age(fact: KnownFact) -> tuple[int, datetime, str]:
+        return order.get(fact.origin, 0), fact.statement.reference_time, fact.id
+
+    for id_ in [fact.id for fact in sorted(facts.values(), key=age)]:
+        while id_ in facts and _revived(facts[id_], before[id_]):
+            again = _said_again(facts[id_], sorted(facts.values(), key=age), wordings)
+            if again is None:
+                break
+            facts, wordings = _joined(facts, wordings, facts[id_], again, order)
+            facts = _reckoned(facts, now)
+    return facts, wordings
+
+
+def _revived(fact: KnownFact, before: KnownFact) -> bool:
+    return before.invalid_at is not None and (fact.invalid_at is None or fact.invalid_at > before.invalid_at)
+
+
+def _said_again(fact: KnownFact, facts: Sequence[KnownFact], wordings: Sequence[Wording]) -> KnownFact | None:
+    """The first later fact that would have repeated ``fact``, had that been live."""
+    ends = fact.subject_id, fact.object_id
+    texts = _texts(fact, wordings)
+    later = facts[facts.index(fact) + 1 :]
+    return next(
+        (
+            other
+            for other in later
+            if (other.subject_id, other.object_id) == ends
+            and texts & _texts(other, wordings)
+            and _may_join(fact, other.statement)
+        ),
+        None,
+    )
+
+
+def _texts(fact: KnownFact, wordings: Sequence[Wording]) -> set[str]:
+    said = [fact.statement, *(one.statement for one in wordings if one.fact_id == fact.id)]
+    return {wording.text_key(statement.text) for statement in said}
+
+
+def _may_join(fact: KnownFact, statement: Statement) -> bool:
+    return fact.live(holds_when_said(statement)) and statement.said_invalid_at in (
+        None,
+        fact.statement.said_invalid_at,
+    )
+
+
+def _joined(
+    facts: Mapping[str, KnownFact],
+    wordings: Sequence[Wording],
+    fact: KnownFact,
+    again: KnownFact,
+    order: Mapping[str, int],
+) -> tuple[dict[str, KnownFact], list[Wording]]:
+    """``again`` becomes a wording of ``fact``, as do its own wordings."""
+    text = wording.text_key(again.statement.text)
+    id_ = derived_id("wording", again.origin, fact.id, text)
+    own = (
+        [Wording(id_, fact.id, again.origin, again.created_at, again.statement)] if again.origin != fact.origin else []
+    )
+    moved = [replace(one, fact_id=fact.id) if one.fact_id == again.id else one for one in wordings]
+    said_by = sorted({*fact.episodes, *again.episodes}, key=lambda episode: order.get(episode, 0))
+    left = {id_: _renamed(one, again.id, fact.id) for id_, one in facts.items() if id_ != again.id}
+    against = tuple(dict.fromkeys(id_ for id_ in (*fact.conflicts, *again.conflicts) if id_ not in (fact.id, again.id)))
+    left[fact.id] = replace(fact, episodes=tuple(said_by), conflicts=against)
+    return left, [*moved, *own]
+
+
+def _renamed(fact: KnownFact, old: str, new: str) -> KnownFact:
+    if old not in fact.conflicts:
+        return fact
+    return replace(fact, conflicts=tuple(dict.fromkeys(new if id_ == old else id_ for id_ in fact.conflicts)))
+
+
+# -- who and where
+
+
+def _named(entities: Sequence[Entity], mentions: Sequence[Mention], episodes: Sequence[Episode]) -> tuple[Entity, ...]:
+    """The entities that are still spoken of, by a name that is still in use."""
+    order = {episode.id: place for place, episode in enumerate(episodes)}
+    spoken_of: dict[str, list[Mention]] = defaultdict(list)
+    for mention in sorted(mentions, key=lambda mention: (order.get(mention.episode, 0), mention.id)):
+        spoken_of[mention.entity_id].append(mention)
+    return tuple(_called(entity, spoken_of[entity.id]) for entity in entities if spoken_of[entity.id])
+
+
+def _called(entity: Entity, mentions: Sequence[Mention]) -> Entity:
+    first = mentions[0]
+    if any(mention.name == entity.name for mention in mentions):
+        return entity
+    return replace(entity, name=first.name, key=name_key(first.name), vector=first.vector, created_at=first.created_at)
+
+
+def _listing(
+    episode: Episode, knowledge: Knowledge, facts: Mapping[str, KnownFact], wordings: Sequence[Wording]
+) -> Episode:
+    """The episode with the facts of its list that are left; joined ones under the id they are joined to."""
+    joined = {fact.id for fact in knowledge.facts} - facts.keys()
+    left = [id_ for id_ in episode.fact_ids if id_ in facts]
+    if joined.intersection(episode.fact_ids):
+        left += [one.fact_id for one in wordings if one.episode == episode.id]
+    return replace(episode, fact_ids=tuple(dict.fromkeys(left)))

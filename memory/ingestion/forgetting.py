@@ -1,7 +1,7 @@
 """What would be known of a user if some episodes had never been ingested, without an LLM.
 
 A fact that others said as well stays, in the words of the first who is left; what an episode had ended lives again;
-names and texts of the forgotten are nowhere left. Two facts that were kept apart only by what is forgotten ("lives in Leeds",
+names and texts of the forgotten are nowhere left. Two facts that only the forgotten kept apart ("lives in Leeds",
 York meanwhile, "lives in Leeds") are one again.
 Pure. Above: upkeep, erasure. Below: temporal, wording, knowledge.
 """

@@ -22,6 +22,7 @@
     └── ProviderFault            an LLM or embeddings endpoint
         ├── ProviderUnavailable      away, overloaded or limited: try again later
         ├── ProviderRefused          key, model or account: the operator has to act
+        │   └── EmbeddingChanged     another embedding model is configured than the facts' vectors are of
         └── ProviderAnswerInvalid    an answer of the wrong shape, cut off, or of the wrong length
 """
 
@@ -122,6 +123,11 @@ class ProviderUnavailable(ProviderFault):
 
 class ProviderRefused(ProviderFault):
     """The endpoint refuses the key, the model or the account: check OPENAI_API_KEY, OPENAI_BASE_URL and the model."""
+
+
+class EmbeddingChanged(ProviderRefused):
+    """Another embedding model, or dimension, is configured than the one the facts' vectors are of; nothing is mixed.
+    Run ``python -m memory reindex``, or set the model back."""
 
 
 class ProviderAnswerInvalid(ProviderFault):

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from memory.ports import Selection
+from memory.stores.conversations import tidy
 from memory.stores.schema import (
     conversation_entries,
     conversation_events,
@@ -72,9 +73,9 @@ async def delete_rows(connection: AsyncConnection, user: int, selection: Selecti
     """Delete what the selection means; returns how many records that were."""
     gone = 0
     for table in (conversation_entries, conversation_events, dead_letters):
-        statement = sa.delete(table).where(table.c.user_id == user, *_meant(table, user, selection))
+        statement = sa.delete(table).where(table.c.user_id == user, *meant(table, user, selection))
         gone += (await connection.execute(statement)).rowcount
-    await _tidy_conversations(connection, user)
+    await tidy(connection, user)
     return gone
 
 
@@ -89,7 +90,7 @@ def check(selection: Selection) -> None:
         raise ValueError(f"Selection(what={selection.what!r}) has to say which: session_id or since is missing.")
 
 
-def _meant(table: sa.Table, user: int, selection: Selection) -> Iterable[sa.ColumnElement[bool]]:
+def meant(table: sa.Table, user: int, selection: Selection) -> Iterable[sa.ColumnElement[bool]]:
     if selection.through:
         yield table.c.position <= selection.through
     untold = table is dead_letters
@@ -110,33 +111,6 @@ def _in_session(table: sa.Table, user: int, session_id: str | None) -> sa.Column
         conversations.c.user_id == user, conversations.c.session_id == session_id
     )
     return table.c.conversation_id == conversation.scalar_subquery()
-
-
-async def _tidy_conversations(connection: AsyncConnection, user: int) -> None:
-    """Drop the conversations that have no records any more; the others begin and end with those they have."""
-    mine = conversations.c.user_id == user
-    used = [
-        sa.select(table.c.conversation_id).where(table.c.conversation_id == conversations.c.id).exists()
-        for table in (conversation_entries, conversation_events)
-    ]
-    await connection.execute(sa.delete(conversations).where(mine, ~sa.or_(*used)))
-    times = sa.union_all(
-        *(
-            sa.select(table.c.conversation_id, table.c.timestamp).where(table.c.user_id == user)
-            for table in (conversation_entries, conversation_events)
-        )
-    ).subquery()
-    span = (
-        sa.select(
-            times.c.conversation_id,
-            sa.func.min(times.c.timestamp).label("first"),
-            sa.func.max(times.c.timestamp).label("last"),
-        )
-        .group_by(times.c.conversation_id)
-        .subquery()
-    )
-    spanned = sa.update(conversations).where(conversations.c.id == span.c.conversation_id)
-    await connection.execute(spanned.values(created_at=span.c.first, updated_at=span.c.last))
 
 
 async def forget_who(connection: AsyncConnection, user: int) -> None:

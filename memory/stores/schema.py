@@ -3,7 +3,8 @@
 ``users`` is the anchor: one row per Scope, found by ``subject`` (a keyed digest), so that after an erasure it can stay
 without saying who it was. Its row is locked by whoever writes for that user; under the lock ``cursor`` numbers the
 user's entries and events in one sequence, so that cursors become visible in their order and are never used again.
-``position`` is the latest log position that arrived. Everything else hangs on ``users.id``.
+``position`` is the latest log position that arrived. Everything else hangs on ``users.id``. What is known of users
+beyond their turns is in ``knowledge_schema``, of the same metadata.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    text,
 )
 from sqlalchemy.types import TypeEngine
 
-REVISION = "0001"  # the newest of migrations/versions; a test compares them
+REVISION = "0002"  # the newest of migrations/versions; a test compares them
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -70,9 +72,9 @@ def _finite(value: Any) -> Any:
 
 
 # SQLite numbers rows by itself only under the exact type INTEGER.
-_Key = BigInteger().with_variant(Integer, "sqlite")
+Key = BigInteger().with_variant(Integer, "sqlite")
 # Bytewise order, as Python compares: positions are compared in SQL, and a locale would order them otherwise.
-_Bytewise: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
+Bytewise: TypeEngine[str] = Text().with_variant(Text(collation="C"), "postgresql")
 
 metadata = MetaData(
     naming_convention={
@@ -90,10 +92,17 @@ archive_key = Table(
     Column("key", String(64), nullable=False),
 )
 
+
+def counter(name: str) -> Column[int]:
+    """A number that begins with 0."""
+    return Column(name, BigInteger, nullable=False, default=0, server_default=text("0"))
+
+
+# knowledge_version counts the changes of what is known; vectors: the model and dimension its vectors are of.
 users = Table(
     "users",
     metadata,
-    Column("id", _Key, primary_key=True),
+    Column("id", Key, primary_key=True),
     Column("subject", String(64), nullable=False, unique=True),
     Column("group_id", Text, nullable=True, unique=True),
     Column("org_id", Text, nullable=True),
@@ -101,34 +110,48 @@ users = Table(
     Column("user_id", Text, nullable=True),
     Column("kind", String(16), nullable=True),
     Column("cursor", BigInteger, nullable=False, default=0),
-    Column("position", _Bytewise, nullable=False, default=""),
+    Column("position", Bytewise, nullable=False, default=""),
+    counter("knowledge_version"),
+    Column("vectors", Text, nullable=True),
 )
 
 
-def _of_user() -> Column[int]:
-    return Column("user_id", _Key, ForeignKey("users.id"), nullable=False)
+def of_user() -> Column[int]:
+    """Whose row it is."""
+    return Column("user_id", Key, ForeignKey("users.id"), nullable=False)
 
 
-# created_at and updated_at are when the first and the last record of the conversation were made.
+# created_at and updated_at are when the first and the last record of the conversation were made. newest: the cursor of
+# its newest turn, which arrived at stored_at; chunked and digested: how far its turns are in chunks and in its digest;
+# cuts: how many chunks were ever cut of it, so that no ordinal is used again.
 conversations = Table(
     "conversations",
     metadata,
-    Column("id", _Key, primary_key=True),
-    _of_user(),
-    Column("session_id", _Bytewise, nullable=False),
+    Column("id", Key, primary_key=True),
+    of_user(),
+    Column("session_id", Bytewise, nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
+    Column("stored_at", UtcDateTime, nullable=True),
+    counter("newest"),
+    counter("chunked"),
+    counter("digested"),
+    counter("cuts"),
     UniqueConstraint("user_id", "session_id"),
     Index(None, "user_id", "updated_at", "session_id"),
 )
+UNCUT = conversations.c.newest > conversations.c.chunked
+UNDIGESTED = conversations.c.newest > conversations.c.digested
+Index("ix_conversations_uncut", conversations.c.stored_at, sqlite_where=UNCUT, postgresql_where=UNCUT)
+Index("ix_conversations_undigested", conversations.c.stored_at, sqlite_where=UNDIGESTED, postgresql_where=UNDIGESTED)
 
 conversation_entries = Table(
     "conversation_entries",
     metadata,
-    _of_user(),
+    of_user(),
     Column("cursor", BigInteger, nullable=False),
-    Column("position", _Bytewise, nullable=False),
-    Column("conversation_id", _Key, ForeignKey("conversations.id"), nullable=False),
+    Column("position", Bytewise, nullable=False),
+    Column("conversation_id", Key, ForeignKey("conversations.id"), nullable=False),
     Column("id", Text, nullable=False),
     Column("timestamp", UtcDateTime, nullable=False),
     Column("role", String(16), nullable=False),
@@ -145,10 +168,10 @@ conversation_entries = Table(
 conversation_events = Table(
     "conversation_events",
     metadata,
-    _of_user(),
+    of_user(),
     Column("cursor", BigInteger, nullable=False),
-    Column("position", _Bytewise, nullable=False),
-    Column("conversation_id", _Key, ForeignKey("conversations.id"), nullable=False),
+    Column("position", Bytewise, nullable=False),
+    Column("conversation_id", Key, ForeignKey("conversations.id"), nullable=False),
     Column("id", Text, nullable=False),
     Column("timestamp", UtcDateTime, nullable=False),
     Column("event_type", Text, nullable=False),
@@ -163,12 +186,12 @@ conversation_events = Table(
 erasures = Table(
     "erasures",
     metadata,
-    Column("id", _Key, primary_key=True),
-    _of_user(),
+    Column("id", Key, primary_key=True),
+    of_user(),
     Column("what", String(16), nullable=False),
     Column("session", String(64), nullable=True),
     Column("since", UtcDateTime, nullable=True),
-    Column("through", _Bytewise, nullable=False),
+    Column("through", Bytewise, nullable=False),
     Column("erased_at", UtcDateTime, nullable=False),
     Index(None, "user_id"),
 )
@@ -176,7 +199,7 @@ erasures = Table(
 user_settings = Table(
     "user_settings",
     metadata,
-    Column("user_id", _Key, ForeignKey("users.id"), primary_key=True, autoincrement=False),
+    Column("user_id", Key, ForeignKey("users.id"), primary_key=True, autoincrement=False),
     Column("settings", JSON, nullable=False),
     Column("updated_at", UtcDateTime, nullable=False),
 )
@@ -185,12 +208,12 @@ user_settings = Table(
 dead_letters = Table(
     "dead_letters",
     metadata,
-    Column("id", _Key, primary_key=True),
-    _of_user(),
-    Column("position", _Bytewise, nullable=False),
+    Column("id", Key, primary_key=True),
+    of_user(),
+    Column("position", Bytewise, nullable=False),
     Column("reason", Text, nullable=False),
     Column("raw", Text, nullable=False),
-    Column("session_id", _Bytewise, nullable=True),
+    Column("session_id", Bytewise, nullable=True),
     Column("timestamp", UtcDateTime, nullable=True),
     Column("set_aside_at", UtcDateTime, nullable=False),
     UniqueConstraint("user_id", "position"),

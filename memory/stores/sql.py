@@ -9,27 +9,25 @@ in any number of processes; cursors become visible in their order; and an erasur
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import RowMapping
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from memory.clock import Clock, SystemClock
 from memory.errors import StoreFault
-from memory.identity import group_id
 from memory.limits import ARCHIVE_STORE_TIMEOUT_S, ERASE_TIMEOUT_S, STORE_TIMEOUT_S
-from memory.models import MemoryEntry, MemoryEvent, MemorySettings, Scope
+from memory.models import MemoryEntry, MemorySettings, Scope
 from memory.ports import ArchivedRecord, DamagedRecord, LogRecord, Selection, SessionSummary
-from memory.stores import erasing
+from memory.stores import erasing, forgetting
+from memory.stores.conversations import AT_ONCE, insert_records
 from memory.stores.database import Database
+from memory.stores.forgetting import Forgotten
 from memory.stores.migrate import ensure_current
-from memory.stores.rows import archived_of, entries_query, entry_of, letter_of, records_query, row_of
+from memory.stores.rows import archived_of, entries_query, entry_of, letter_of, records_query
 from memory.stores.schema import (
     archive_key,
     conversation_entries,
@@ -39,8 +37,7 @@ from memory.stores.schema import (
     user_settings,
     users,
 )
-
-_AT_ONCE = 100  # rows made or written before others get the loop: two milliseconds
+from memory.stores.users import Users, who
 
 _T = TypeVar("_T")
 
@@ -51,14 +48,16 @@ class SqlArchive:
     ``open`` it, and close it with ``aclose``, on the same event loop.
     """
 
-    def __init__(self, database: Database, key: bytes, clock: Clock) -> None:
-        self._database = database
-        self._key = key
-        self._clock = clock
+    def __init__(self, database: Database, users: Users, clock: Clock, forgotten: Forgotten | None = None) -> None:
+        self.database, self.users, self.clock = database, users, clock
+        self._forgotten = forgotten
 
     @classmethod
-    async def open(cls, url: str, *, clock: Clock | None = None) -> Self:
+    async def open(cls, url: str, *, clock: Clock | None = None, forgotten: Forgotten | None = None) -> Self:
         """Open the database of a SQLAlchemy URL with an async driver; makes or upgrades its tables if need be.
+
+        ``forgotten`` is how knowledge is left without some episodes; without it a user of whom facts are known can only
+        be erased whole.
 
         Raises:
             DataTooNew: a newer version of this project made the tables.
@@ -71,33 +70,33 @@ class SqlArchive:
             await ensure_current(url, database)
             # A process that was killed may have left text in SQLite's log that had been deleted.
             await database.scrub()
-            return cls(database, await _key(database), clock or SystemClock())
+            return cls(database, Users(await _key(database)), clock or SystemClock(), forgotten)
         except BaseException:
             await database.aclose()
             raise
 
     async def aclose(self) -> None:
         """Close every connection. Idempotent."""
-        await self._database.aclose()
+        await self.database.aclose()
 
     # -- ArchiveStore
 
     async def store(self, scope: Scope, records: Sequence[LogRecord]) -> int:
         if not records:
             return 0
-        async with self._database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
-            user, cursor, position = await self._locked(connection, scope)
+        async with self.database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
+            user, cursor, position, *_ = await self.users.lock(connection, scope)
             wanted = await self._wanted(connection, user, records)
             changes: dict[str, Any] = {"position": max(position, *(record.position for record in records))}
             if wanted:
-                changes |= {"cursor": cursor + len(wanted), **_who(scope)}
-                await _insert(connection, user, cursor, wanted)
+                changes |= {"cursor": cursor + len(wanted), **who(scope)}
+                await insert_records(connection, user, cursor, wanted, self.clock.now())
             await connection.execute(sa.update(users).where(users.c.id == user).values(**changes))
         return len(wanted)
 
     async def read(self, scope: Scope, *, after: int, limit: int) -> list[ArchivedRecord]:
-        async with self._database.reading() as connection:
-            user = await self._user(connection, scope)
+        async with self.database.reading() as connection:
+            user = await self.users.number(connection, scope)
             if user is None:
                 return []
             rows = (await connection.execute(records_query(user, after, limit))).mappings().all()
@@ -107,8 +106,8 @@ class SqlArchive:
         self, scope: Scope, *, session_id: str | None, before: datetime | None, limit: int
     ) -> list[MemoryEntry]:
         entry = conversation_entries.c
-        async with self._database.reading() as connection:
-            user = await self._user(connection, scope)
+        async with self.database.reading() as connection:
+            user = await self.users.number(connection, scope)
             query = entries_query().where(entry.user_id == user)
             if session_id is not None:
                 query = query.where(entry.conversation_id == _conversation(user, session_id))
@@ -119,22 +118,23 @@ class SqlArchive:
         return await _made(entry_of, rows[::-1])
 
     async def position(self, scope: Scope) -> str:
-        async with self._database.reading() as connection:
-            query = sa.select(users.c.position).where(users.c.subject == self._subject(scope))
+        async with self.database.reading() as connection:
+            query = sa.select(users.c.position).where(users.c.subject == self.users.subject(scope))
             return (await connection.execute(query)).scalar() or ""
 
     # -- Erasable
 
     async def erase(self, scope: Scope, selection: Selection) -> int:
         erasing.check(selection)
-        session = None if selection.session_id is None else self._digest("session", selection.session_id)
+        session = None if selection.session_id is None else self.users.digest("session", selection.session_id)
         stone = erasing.Tombstone(selection.what, session, selection.since, selection.through)
-        async with self._database.writing(ERASE_TIMEOUT_S) as connection:
-            user, _, _ = await self._locked(connection, scope)
-            gone = await erasing.delete_rows(connection, user, selection)
-            await erasing.bury(connection, user, stone, self._clock.now())
-            await erasing.forget_who(connection, user)
-        await self._database.scrub()
+        async with self.database.writing(ERASE_TIMEOUT_S) as connection:
+            user = await self.users.lock(connection, scope)
+            await forgetting.forget(connection, user, scope, selection, self._forgotten, self.clock.now())
+            gone = await erasing.delete_rows(connection, user.id, selection)
+            await erasing.bury(connection, user.id, stone, self.clock.now())
+            await erasing.forget_who(connection, user.id)
+        await self.database.scrub()
         return gone
 
     # -- DeadLetters
@@ -142,9 +142,9 @@ class SqlArchive:
     async def set_aside(self, scope: Scope, damaged: Sequence[DamagedRecord]) -> int:
         if not damaged:
             return 0
-        letters = [letter_of(one) | {"set_aside_at": self._clock.now()} for one in damaged]
-        async with self._database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
-            user, _, position = await self._locked(connection, scope)
+        letters = [letter_of(one) | {"set_aside_at": self.clock.now()} for one in damaged]
+        async with self.database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
+            user, _, position, *_ = await self.users.lock(connection, scope)
             there = await _present(connection, dead_letters.c.position, user, [row["position"] for row in letters])
             stones = await erasing.tombstones(connection, user, min(row["position"] for row in letters))
             new = {
@@ -154,7 +154,7 @@ class SqlArchive:
             }
             changes: dict[str, Any] = {"position": max(position, *(row["position"] for row in letters))}
             if new:
-                changes |= _who(scope)
+                changes |= who(scope)
                 await connection.execute(sa.insert(dead_letters), list(new.values()))
             await connection.execute(sa.update(users).where(users.c.id == user).values(**changes))
         return len(new)
@@ -164,8 +164,8 @@ class SqlArchive:
     async def sessions(self, scope: Scope, *, limit: int, before: SessionSummary | None = None) -> list[SessionSummary]:
         at = conversations.c
         count = sa.select(sa.func.count()).where(conversation_entries.c.conversation_id == at.id).scalar_subquery()
-        async with self._database.reading() as connection:
-            user = await self._user(connection, scope)
+        async with self.database.reading() as connection:
+            user = await self.users.number(connection, scope)
             query = sa.select(at.session_id, at.created_at, at.updated_at, count).where(at.user_id == user)
             if before is not None:
                 query = query.where(
@@ -180,44 +180,20 @@ class SqlArchive:
     # -- SettingsStore
 
     async def get_settings(self, scope: Scope) -> MemorySettings | None:
-        query = sa.select(user_settings.c.settings).join(users).where(users.c.subject == self._subject(scope))
-        async with self._database.reading() as connection:
+        query = sa.select(user_settings.c.settings).join(users).where(users.c.subject == self.users.subject(scope))
+        async with self.database.reading() as connection:
             found = (await connection.execute(query)).scalar()
         return None if found is None else MemorySettings.from_dict(found)
 
     async def put_settings(self, scope: Scope, settings: MemorySettings) -> None:
-        row = {"settings": settings.to_dict(), "updated_at": self._clock.now()}
-        async with self._database.writing(STORE_TIMEOUT_S) as connection:
-            user, _, _ = await self._locked(connection, scope)
+        row = {"settings": settings.to_dict(), "updated_at": self.clock.now()}
+        async with self.database.writing(STORE_TIMEOUT_S) as connection:
+            user = (await self.users.lock(connection, scope)).id
             changed = await connection.execute(
                 sa.update(user_settings).where(user_settings.c.user_id == user).values(**row)
             )
             if changed.rowcount == 0:
                 await connection.execute(sa.insert(user_settings).values(user_id=user, **row))
-
-    # -- whose
-
-    def _subject(self, scope: Scope) -> str:
-        return self._digest("user", group_id(scope))
-
-    def _digest(self, kind: str, name: str) -> str:
-        return hmac.new(self._key, f"{kind}:{name}".encode(), hashlib.sha256).hexdigest()
-
-    async def _user(self, connection: AsyncConnection, scope: Scope) -> int | None:
-        query = sa.select(users.c.id).where(users.c.subject == self._subject(scope))
-        found: int | None = (await connection.execute(query)).scalar()
-        return found
-
-    async def _locked(self, connection: AsyncConnection, scope: Scope) -> tuple[int, int, str]:
-        """The user's id, cursor and position, locked until the transaction ends; made if need be, without a name."""
-        subject = self._subject(scope)
-        row = {"subject": subject, "cursor": 0, "position": ""}
-        query = sa.select(users.c.id, users.c.cursor, users.c.position).where(users.c.subject == subject)
-        found = (await connection.execute(query.with_for_update())).one_or_none()
-        if found is None:
-            await connection.execute(_insert_new(connection, users).values(**row))
-            found = (await connection.execute(query.with_for_update())).one()
-        return found.id, found.cursor, found.position
 
     # -- which
 
@@ -244,14 +220,14 @@ class SqlArchive:
         session_id: str | None,
         timestamp: datetime | None,
     ) -> bool:
-        session = self._digest("session", session_id) if stones and session_id is not None else None
+        session = self.users.digest("session", session_id) if stones and session_id is not None else None
         return any(stone.covers(position, session, timestamp) for stone in stones)
 
 
 async def _made(make: Callable[[RowMapping], _T], rows: Sequence[RowMapping]) -> list[_T]:
     made: list[_T] = []
-    for start in range(0, len(rows), _AT_ONCE):
-        made += map(make, rows[start : start + _AT_ONCE])
+    for start in range(0, len(rows), AT_ONCE):
+        made += map(make, rows[start : start + AT_ONCE])
         await asyncio.sleep(0)
     return made
 
@@ -267,11 +243,6 @@ async def _key(database: Database) -> bytes:
     return bytes.fromhex(found)
 
 
-def _who(scope: Scope) -> dict[str, Any]:
-    fields = {name: getattr(scope, name) for name in ("org_id", "agent_id", "user_id", "kind")}
-    return {"group_id": group_id(scope), **fields}
-
-
 def _told(letter: dict[str, Any]) -> dict[str, Any]:
     return {name: letter[name] for name in ("position", "session_id", "timestamp")}
 
@@ -281,46 +252,6 @@ def _conversation(user: int | None, session_id: str) -> sa.ScalarSelect[Any]:
     return sa.select(conversations.c.id).where(*mine).scalar_subquery()
 
 
-def _insert_new(connection: AsyncConnection, table: sa.Table) -> Any:
-    """An insert that leaves a row alone that is there already."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    return insert(table).on_conflict_do_nothing()
-
-
 async def _present(connection: AsyncConnection, column: sa.Column[Any], user: int, values: Sequence[str]) -> set[str]:
     query = sa.select(column).where(column.table.c.user_id == user, column.in_(values))
     return set((await connection.execute(query)).scalars())
-
-
-async def _insert(connection: AsyncConnection, user: int, cursor: int, records: Sequence[LogRecord]) -> None:
-    sessions = await _touch_conversations(connection, user, records)
-    rows: dict[sa.Table, list[dict[str, Any]]] = {conversation_entries: [], conversation_events: []}
-    for number, item in enumerate(records, start=cursor + 1):
-        table = conversation_events if isinstance(item.record, MemoryEvent) else conversation_entries
-        place = {"conversation_id": sessions[item.record.session_id], "position": item.position, "cursor": number}
-        rows[table].append({"user_id": user, **place, **row_of(item.record)})
-    for table, values in rows.items():
-        for start in range(0, len(values), _AT_ONCE):
-            await connection.execute(sa.insert(table), values[start : start + _AT_ONCE])
-
-
-async def _touch_conversations(connection: AsyncConnection, user: int, records: Sequence[LogRecord]) -> dict[str, int]:
-    """Make or widen the records' conversations; returns their ids by session id."""
-    at = conversations.c
-    times: dict[str, list[datetime]] = {}
-    for item in records:
-        times.setdefault(item.record.session_id, []).append(item.record.timestamp)
-    these = (at.user_id == user, at.session_id.in_(list(times)))
-    query = sa.select(at.session_id, at.id, at.created_at, at.updated_at).where(*these)
-    known = {row.session_id: row for row in await connection.execute(query)}
-    for session_id, said in times.items():
-        first, last = min(said), max(said)
-        row = known.get(session_id)
-        if row is None:
-            new = {"user_id": user, "session_id": session_id, "created_at": first, "updated_at": last}
-            await connection.execute(sa.insert(conversations).values(**new))
-        elif first < row.created_at or last > row.updated_at:
-            span = {"created_at": min(first, row.created_at), "updated_at": max(last, row.updated_at)}
-            await connection.execute(sa.update(conversations).where(at.id == row.id).values(**span))
-    ids = await connection.execute(sa.select(at.session_id, at.id).where(*these))
-    return {row.session_id: row.id for row in ids}

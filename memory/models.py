@@ -313,7 +313,8 @@ class Fact(_Model):
 
 
 class Passage(_Model):
-    """A remembered turn that bears on a query, best first in a list of them."""
+    """A remembered turn that bears on a query, best first in a list of them. ``changed``: something that it says has
+    ended since."""
 
     id: Identifier
     session_id: Identifier
@@ -324,15 +325,20 @@ class Passage(_Model):
     language: Language = ""
     name: Name | None = None
     score: float = 0.0
+    changed: bool = False
 
 
 class Recall(_Model):
-    """What came back for one query. ``degraded`` names what was missing, such as ``vectors`` or ``host``."""
+    """What came back for one query. ``degraded`` names what was missing, such as ``vectors`` or ``host``.
+
+    ``state`` is of the user's memory when it was made: with another one, something was erased or a fact has changed.
+    """
 
     passages: tuple[Passage, ...] = ()
     facts: tuple[Fact, ...] = ()
     degraded: tuple[str, ...] = ()
     elapsed_ms: float = 0.0
+    state: str = ""
 
 
 class ConversationContext(_Model):

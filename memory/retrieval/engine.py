@@ -10,13 +10,15 @@ import hashlib
 import logging
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memory.clock import Clock
 from memory.counters import Counters
 from memory.errors import HostUnavailable, VoiceMemoryError
 from memory.identity import group_digest, group_id
+from memory.knowledge_ports import FactSource
 from memory.limits import (
+    RECALL_FACTS,
     RECALL_QUIET_S,
     RECALL_USERS_MAX,
     SHUTDOWN_FLUSH_S,
@@ -27,7 +29,6 @@ from memory.ports import ArchiveStore, Embedder, Selection, TurnLog
 from memory.retrieval.deadlines import Deadline
 from memory.retrieval.embedding import Begun, EmbedDesk
 from memory.retrieval.following import FollowedUser, Retired, Sources
-from memory.retrieval.indexing import as_passage
 from memory.retrieval.snapshot_files import KEY_BYTES, SnapshotStore
 from memory.retrieval.tasks import end_all, within
 from memory.retrieval.upkeep import Upkeep
@@ -55,8 +56,9 @@ class _Asked:
 class RecallEngine:
     """Retriever and Erasable over a log and an archive. Belongs to one event loop; close with ``aclose``.
 
-    ``snapshots``: where indexes are kept between processes; ``None`` keeps them nowhere. ``users_max``: indexes held
-    at once; the least recently used is dropped. ``embedder_ready``: False until ``embedder_is_ready`` is called.
+    ``snapshots``: where indexes are kept between processes; ``None`` keeps them nowhere. ``facts``: where those are
+    read, if there are any to be had. ``users_max``: indexes held at once; the least recently used is dropped.
+    ``embedder_ready``: False until ``embedder_is_ready`` is called.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class RecallEngine:
         embedder: Embedder | None,
         clock: Clock,
         snapshots: SnapshotStore | None = None,
+        facts: FactSource | None = None,
         users_max: int = RECALL_USERS_MAX,
         embedder_ready: bool = True,
         counters: Counters | None = None,
@@ -74,7 +77,7 @@ class RecallEngine:
         self._clock, self._users_max = clock, users_max
         self.counters = counters or Counters()
         self._desk = EmbedDesk(embedder, clock, self.counters, ready=embedder_ready)
-        self._sources = Sources(log, archive, snapshots, self._desk, clock)
+        self._sources = Sources(log, archive, snapshots, self._desk, clock, facts)
         self._key = secrets.token_bytes(KEY_BYTES)
         self._users: OrderedDict[Scope, FollowedUser] = OrderedDict()
         self._leaving: dict[FollowedUser, asyncio.Task[None]] = {}
@@ -97,7 +100,7 @@ class RecallEngine:
         """See ``ports.Retriever``. HostUnavailable is raised only once this is closed.
 
         ``degraded``: ``log`` (log or archive away: nothing can be said to be current, so nothing is said),
-        ``history`` (not all of it is loaded yet), ``vectors`` (by keywords alone).
+        ``history`` (not all of it is loaded yet), ``vectors`` (by keywords alone), ``facts`` (newer ones may be there).
         """
         asked = _Asked(query, limit, Deadline(self._clock, budget_ms), exclude_ids)
         self._recalling += 1
@@ -140,6 +143,7 @@ class RecallEngine:
             try:
                 with user.in_use():
                     await user.current()
+                    await user.facts.looked()
             finally:
                 self._let_go(user)
         except (VoiceMemoryError, Retired) as error:
@@ -213,7 +217,7 @@ class RecallEngine:
                 logger.warning(
                     "Recall keeps no snapshots, the key can't be read: %s", error.strerror or "no reason given"
                 )
-                self._sources = Sources(self._sources.log, self._sources.archive, None, self._desk, self._clock)
+                self._sources = replace(self._sources, snapshots=None)
         self._upkeep.begin(self._sources.log, self._sources.snapshots)
 
     # -- one recall
@@ -236,13 +240,20 @@ class RecallEngine:
             return Recall(degraded=lack)
         prepared = await user.prepare(asked.query, now=self._clock.now(), exclude_ids=asked.exclude_ids)
         vector = None
-        if self._desk.model and len(user.index):
+        if self._desk.model and (len(user.index) or len(user.facts)):
             vector = await self._query_vector(begun, user, asked)
-            lack = lack if vector is not None else (*lack, "vectors")
-        hits = await user.search(prepared, query_vector=vector, limit=asked.limit)
+            lack = lack if vector is not None and user.has_vectors(asked.exclude_ids) else (*lack, "vectors")
+        lack = lack if await user.facts.current(asked.deadline, reserve_s=_reserve_s(user)) else (*lack, "facts")
+        of_turns = vector if user.has_vectors(asked.exclude_ids) else None
+        hits = await user.search(prepared, query_vector=of_turns, limit=asked.limit)
+        now = prepared.now
+        known = await user.facts.find(
+            asked.query, vector=vector, k=RECALL_FACTS, now=now, exclude_turns=asked.exclude_ids
+        )
+        passages, facts = await user.facts.together(hits, known, now)
         if user.verified <= since:
-            raise Retired  # erased while the embedder was waited for
-        return Recall(passages=tuple(as_passage(hit) for hit in hits), degraded=lack)
+            raise Retired  # erased while the embedder or the facts were waited for
+        return Recall(passages=passages, facts=facts, degraded=lack, state=user.state)
 
     async def _bring_up_to_date(self, user: FollowedUser, deadline: Deadline) -> tuple[str, ...]:
         """What is lacking when the user's index is as current as the deadline allows."""
@@ -277,7 +288,8 @@ class RecallEngine:
             return None
         if fresh:
             await user.set_vectors([turn_id for turn_id, _ in fresh], vectors[1:])
-        return vectors[0] if user.has_vectors(asked.exclude_ids) else None
+        vector: Vector = vectors[0]
+        return vector
 
     # -- the users held
 

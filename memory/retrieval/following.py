@@ -10,19 +10,22 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
 from memory.clock import Clock
-from memory.errors import SnapshotError, StoreUnavailable
+from memory.errors import StoreUnavailable
+from memory.knowledge_ports import FactSource
 from memory.limits import EMBED_NEWEST_CHARS_MAX, EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
 from memory.models import Record, Scope
 from memory.ports import ArchiveStore, DamagedRecord, LogRecord, LogSlice, Selection, TurnLog
 from memory.retrieval.embedding import EmbedDesk
+from memory.retrieval.following_facts import FollowedFacts
 from memory.retrieval.index import Hit, Prepared, UserIndex
 from memory.retrieval.indexing import add_all, as_turn, common_vectors, found, remove_selected
-from memory.retrieval.snapshot import dump, load
+from memory.retrieval.keeping import Kept, read_kept
+from memory.retrieval.snapshot import dump
 from memory.retrieval.snapshot_files import SnapshotHeader, SnapshotStore
 from memory.retrieval.tasks import end_all, to_the_end
 from memory.retrieval.vectors import Vector
@@ -42,13 +45,15 @@ class Retired(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where turns come from and where indexes are kept. ``snapshots`` is ``None`` where none are."""
+    """Where turns and facts come from and where indexes are kept. ``snapshots`` is ``None`` where none are, ``facts``
+    where there are none to be had."""
 
     log: TurnLog
     archive: ArchiveStore
     snapshots: SnapshotStore | None
     desk: EmbedDesk
     clock: Clock
+    facts: FactSource | None = None
 
 
 class FollowedUser:
@@ -80,6 +85,7 @@ class FollowedUser:
         self._generation = 0
         self._run: asyncio.Task[None] | None = None
         self._begun = 0
+        self.facts = FollowedFacts(scope, key, sources.facts, sources.desk, sources.clock, self._changed)
 
     # -- what the engine asks
 
@@ -98,14 +104,20 @@ class FollowedUser:
             self.used_s = self._sources.clock.monotonic()
 
     @property
+    def state(self) -> str:
+        """What changes with every erasure and every change of the facts."""
+        return f"{self._epoch}/{self.facts.version}"
+
+    @property
     def unknown(self) -> bool:
         """Log and archive were read, and nothing of this user is there."""
-        return self.settled and not self._position and not self._cursor and not self.index
+        return self.settled and not self._position and not self._cursor and not self.index and not self.facts
 
     @property
     def settled(self) -> bool:
         """Loaded as a whole, and nothing is being read right now."""
-        return self._epoch is not None and not self._behind and (self._run is None or self._run.done())
+        reading = self._run is not None and not self._run.done()
+        return self._epoch is not None and not self._behind and not reading and self.facts.settled
 
     async def current(self) -> None:
         """Return once a catch-up that began after this call has ended: what was appended before is in the index.
@@ -221,7 +233,9 @@ class FollowedUser:
             body = await to_the_end(
                 dump, index, self._key, position=header.position, epoch=header.epoch, model=header.model
             )
-        if not await snapshots.write(header, body, still_wanted=lambda: generation == self._generation):
+        facts = await self.facts.dump(epoch=epoch, model=header.model)
+        header = replace(header, facts_at=len(body) if facts else 0)
+        if not await snapshots.write(header, body + facts, still_wanted=lambda: generation == self._generation):
             return False
         # An erasure by somebody else, who found no file to remove: theirs came before this one's end.
         head = await self._sources.log.read(self.scope, after="", limit=0)
@@ -236,6 +250,7 @@ class FollowedUser:
         """End what runs. Idempotent."""
         self.retire()
         await end_all((self._run,))
+        await self.facts.close()
 
     # -- reading
 
@@ -265,29 +280,17 @@ class FollowedUser:
             self.index = UserIndex(self._key, self._sources.desk.dimension)
             self._position, self._cursor, self._model = "", 0, self._sources.desk.model
         else:
-            self.index, header = found
+            self.index, header = found.index, found.header
             self._position, self._cursor, self._model = header.position, header.cursor, header.model
+        self.facts.open(None if found is None else found.facts)
         self._epoch, self._behind, self.verified, self.unsaved = head.epoch, found is None, begun, 0
 
-    async def _from_snapshot(self, epoch: int) -> tuple[UserIndex, SnapshotHeader] | None:
-        snapshots = self._sources.snapshots
+    async def _from_snapshot(self, epoch: int) -> Kept | None:
+        snapshots, desk = self._sources.snapshots, self._sources.desk
         if snapshots is None:
             return None
-        try:
-            found = await snapshots.read(self.scope)
-            if found is None:
-                return None
-            header, body = found
-            fits = self._sources.desk.model in ("", header.model)  # "": keywords alone, and vectors are no harm
-            same = (header.scope, header.origin, header.epoch) == (self.scope, snapshots.origin, epoch)
-            if same and fits:
-                loaded = await to_the_end(load, body, self._key)
-                if (loaded.position, loaded.epoch, loaded.model) == (header.position, header.epoch, header.model):
-                    return loaded.index, header
-        except SnapshotError as error:
-            logger.warning("A snapshot of recall is of no use: %s", error)
-        await snapshots.remove(self.scope)
-        return None
+        now = self._sources.clock.now()
+        return await read_kept(snapshots, self.scope, self._key, epoch=epoch, model=desk.model, now=now)
 
     async def _past_archive(self) -> None:
         """Read the archive; while it is away, what the log holds can be found all the same.
@@ -367,6 +370,7 @@ class FollowedUser:
             self._expire()
             return False
         self.verified = begun
+        self.facts.announced(part.facts)
         return True
 
     def _expire(self) -> None:
@@ -375,6 +379,7 @@ class FollowedUser:
         self._before = self.index if self.index is not None else self._before
         self.index, self._epoch, self._bridged, self._ahead, self.verified = None, None, None, None, 0
         self.just_said.clear()
+        self.facts.drop(for_good=self.retired)
 
     # -- the index
 

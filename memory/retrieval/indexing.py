@@ -69,7 +69,7 @@ def found(index: UserIndex, prepared: Prepared, vector: Vector | None, limit: in
     return index.finish(prepared, query_vector=None, k=limit)
 
 
-def as_passage(hit: Hit) -> Passage:
+def as_passage(hit: Hit, *, changed: bool = False) -> Passage:
     """A hit as callers of recall get it."""
     turn = hit.turn
     return Passage(
@@ -82,4 +82,5 @@ def as_passage(hit: Hit) -> Passage:
         language=turn.language,
         name=turn.name,
         score=hit.score,
+        changed=changed,
     )

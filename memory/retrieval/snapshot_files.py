@@ -30,7 +30,8 @@ _SUFFIX, _UNFINISHED = ".idx", ".new"
 @dataclass(frozen=True, slots=True)
 class SnapshotHeader:
     """What a snapshot is of. ``position``, ``cursor``, ``epoch``: how far it reads in log and archive, and under which
-    count of erasures; ``origin``: of which log and archive. ``model``: of its vectors ("" if it was made without)."""
+    count of erasures; ``origin``: of which log and archive. ``model``: of its vectors ("" if it was made without).
+    ``facts_at``: where in the body the facts begin, after the turns; 0 without facts."""
 
     scope: Scope
     origin: str
@@ -38,6 +39,7 @@ class SnapshotHeader:
     position: str
     cursor: int
     model: str
+    facts_at: int = 0
 
     def encode(self) -> bytes:
         fields = {**asdict(self), "scope": self.scope.to_dict()}
@@ -60,6 +62,7 @@ class SnapshotHeader:
                 str(fields["position"]),
                 int(fields["cursor"]),
                 str(fields["model"]),
+                int(fields.get("facts_at", 0)),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SnapshotError("The snapshot's header is damaged; it is built anew.") from None

@@ -78,6 +78,7 @@ class Upkeep:
         """Read on in the logs of users now talking, and have the embedder do what is left to do."""
         now_s = self._clock.monotonic()
         for user in [user for user in self._users.values() if now_s - user.used_s < FOLLOW_ACTIVE_S]:
+            user.facts.look()
             try:
                 await user.current()
             except Retired:
@@ -96,14 +97,16 @@ class Upkeep:
         ][:1]  # one a round: the disk is shared
 
     async def _fill(self) -> None:
-        """Vectors for older turns, a few at a time, round the users, while nobody waits for the embedder."""
-        while lacking := [user for user in self._users.values() if user.missing_vectors(1)]:
-            for user in lacking:
-                missing = user.missing_vectors(EMBED_IDLE_BATCH)
+        """Vectors for older turns and facts, a few at a time, round the users, while nobody waits for the embedder."""
+        while lacking := [
+            part for user in self._users.values() for part in (user, user.facts) if part.missing_vectors(1)
+        ]:
+            for part in lacking:
+                missing = part.missing_vectors(EMBED_IDLE_BATCH)
                 vectors = await self._desk.when_idle([text for _, text in missing]) if missing else None
                 if vectors is None:
                     return
-                await user.set_vectors([turn_id for turn_id, _ in missing], vectors)
+                await part.set_vectors([one for one, _ in missing], vectors)
 
     async def _sweep(self, log: TurnLog, snapshots: SnapshotStore) -> None:
         """Remove snapshots of users of whom something was erased elsewhere, and of those who never come back."""

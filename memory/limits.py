@@ -48,6 +48,12 @@ ARCHIVE_RETRY_S_MAX = 5.0
 ARCHIVE_PROBE_S = 0.4  # how long a recall host that is asked how it is waits for the archive
 ARCHIVE_STORE_TIMEOUT_S = 10.0  # one batch into SQL, up to LOG_READ_MAX records
 ERASE_TIMEOUT_S = 30.0  # one erasure in SQL: it may touch all of a user's rows
+VACUUM_LOCK_S = 0.5  # how long a table of PostgreSQL is waited for, before it is written anew; others wait behind that
+VACUUM_FULL_BYTES_MAX = 268_435_456  # of a table that is written anew: a few seconds in which nobody can use it
+VACUUM_TABLE_S = 60.0
+VACUUM_PAUSE_S = 2.0
+VACUUM_TRIES = 30
+VACUUM_CLOSE_S = 10.0
 MIGRATE_TIMEOUT_S = 120.0  # a database brought to this version's schema, waiting for others included
 SHARDS = 16  # hash tags over which users are spread (Redis Cluster: one script touches one slot)
 

@@ -319,12 +319,13 @@ class UnifiedMemoryService:
         """
         self.scopes.check(scope)
         backend = await self._backend()
-        beyond = () if self._given else beyond_reach(self.settings)
+        archive = await backend.archive()
+        beyond = () if self._given else (*beyond_reach(self.settings), *await archive.beyond_reach())
         return await erase(
             scope,
             what,
             sessions=backend.sessions,
-            archive=await backend.archive(),
+            archive=archive,
             recall=backend.retriever,
             spool=backend.spool,
             beyond_reach=beyond,

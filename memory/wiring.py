@@ -56,6 +56,14 @@ class Sessions(SessionStore, WriterLeases, TurnLog, Erasable, Protocol):
 class Archive(ArchiveStore, DeadLetters, Erasable, Protocol):
     """The archive, which can forget, and keeps what it can't store."""
 
+    async def beyond_reach(self) -> list[str]:
+        """Where what was erased stays in its files, whatever it does: a sentence each.
+
+        Raises:
+            StoreUnavailable: it is away.
+        """
+        ...
+
 
 class Recalls(Retriever, Erasable, Protocol):
     """A retriever, which drops what it holds of a user when told to."""

@@ -23,7 +23,8 @@ from sqlalchemy.pool import NullPool
 
 from memory.errors import DataDirectoryUnusable, StoreFault, StoreUnavailable, VoiceMemoryError
 from memory.limits import STORE_TIMEOUT_S
-from memory.stores.schema import dump_json
+from memory.stores.schema import dump_json, metadata
+from memory.stores.vacuum import Vacuum
 
 _CONNECTIONS_MAX = 4
 _BUSY_S = 1.5  # SQLite waits this long for another writer; below STORE_TIMEOUT_S, so that its own answer arrives
@@ -61,6 +62,7 @@ class Database:
         self._writer = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         self._write_lock = asyncio.Lock()
         self._scrubber: asyncio.Task[None] | None = None
+        self._vacuum = None if self.is_sqlite else Vacuum(_postgres(self._url, pooled=False), _user_tables)
 
     async def prepare(self) -> None:
         """Make a SQLite database's file, for its owner alone, if it isn't there.
@@ -90,12 +92,35 @@ class Database:
             yield connection
 
     async def scrub(self) -> None:
-        """Have no file hold what was deleted: on SQLite, write the log back and cut it to nothing.
+        """Have no file hold what was deleted: on SQLite, write the log back and cut it to nothing; on PostgreSQL, write
+        the tables anew, in the background.
 
         While somebody's transaction is in the way, it is tried again in the background, and at ``aclose``.
         """
-        if self.is_sqlite and not await self._scrubbed() and self._scrubber is None:
+        if self._vacuum is not None:
+            self._vacuum.soon()
+        elif not await self._scrubbed() and self._scrubber is None:
             self._scrubber = asyncio.create_task(self._keep_scrubbing())
+
+    async def scrub_leftovers(self) -> None:
+        """``scrub`` what a process may have left that was killed after it had deleted something."""
+        if self._vacuum is None:
+            await self.scrub()
+            return
+        with translated(STORE_TIMEOUT_S):
+            if await self._vacuum.was_left_undone():
+                self._vacuum.soon()
+
+    async def beyond_reach(self) -> list[str]:
+        """Where deleted text stays in files, whatever ``scrub`` does; a sentence each.
+
+        Raises:
+            StoreUnavailable, StoreFault: the database does not tell.
+        """
+        if self._vacuum is None:
+            return []
+        with translated(STORE_TIMEOUT_S):
+            return await self._vacuum.beyond_reach()
 
     async def _keep_scrubbing(self) -> None:
         while not await self._scrubbed():  # noqa: ASYNC110 - others' transactions end without telling us
@@ -117,7 +142,13 @@ class Database:
             await asyncio.gather(self._scrubber, return_exceptions=True)
             self._scrubber = None
             await self._scrubbed()
+        if self._vacuum is not None:
+            await self._vacuum.aclose()
         await self._engine.dispose()
+
+
+def _user_tables() -> list[str]:
+    return [table.name for table in metadata.sorted_tables]
 
 
 def _parse(url: str) -> sa.URL:

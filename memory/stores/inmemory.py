@@ -276,6 +276,9 @@ class InMemoryArchive:
         user = self._users.setdefault(scope, _Archived())
         return user.erase(selection)
 
+    async def beyond_reach(self) -> list[str]:
+        return []
+
     def _of(self, scope: Scope) -> _Archived:
         return self._users.get(scope) or _Archived()
 

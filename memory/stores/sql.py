@@ -68,8 +68,7 @@ class SqlArchive:
         try:
             await database.prepare()
             await ensure_current(url, database)
-            # A process that was killed may have left text in SQLite's log that had been deleted.
-            await database.scrub()
+            await database.scrub_leftovers()
             return cls(database, Users(await _key(database)), clock or SystemClock(), forgotten)
         except BaseException:
             await database.aclose()
@@ -136,6 +135,10 @@ class SqlArchive:
             await erasing.forget_who(connection, user.id)
         await self.database.scrub()
         return gone
+
+    async def beyond_reach(self) -> list[str]:
+        """Where in the database's files erased text stays until they are used again; a sentence each."""
+        return await self.database.beyond_reach()
 
     # -- DeadLetters
 

@@ -2,7 +2,7 @@
 
 Pure: the same turns give the same cuts. A cut lies between two turns; only a turn that is larger than a chunk is cut
 itself, at the end of a sentence if there is one in the second half of the piece, else between words.
-Above: scan, pipeline. Below: context.budget (what a token is), knowledge.
+Above: scan. Below: context.budget (what a token is), knowledge.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from memory.context.budget import MESSAGE_TOKENS, TokenCounter, estimate_tokens
-from memory.knowledge import ChunkSpan, TurnPart
+from memory.knowledge import ChunkSpan
 from memory.knowledge_ports import ArchivedEntry, Cutter
 from memory.limits import CHUNK_TOKENS_DEFAULT, CHUNK_TURNS_MAX
 
@@ -126,29 +126,3 @@ def _boundary(text: str, start: int, longest: int) -> int:
 
 def _joins(before: str, after: str) -> bool:
     return unicodedata.combining(after) > 0 or after in _JOINERS or before == _JOINERS[0]
-
-
-def halves(
-    turns: Sequence[TurnPart], count: TokenCounter = estimate_tokens
-) -> tuple[list[TurnPart], list[TurnPart]] | None:
-    """``turns`` in two parts of about equal size, in order; a single turn is cut as a chunk's are.
-
-    ``None``: there is nothing left to halve.
-    """
-    if len(turns) == 1:
-        return _halved(turns[0], count)
-    costs = [count(turn.text) + MESSAGE_TOKENS for turn in turns]
-    total, before, place = sum(costs), 0, 0
-    while place < len(turns) - 1 and (place == 0 or 2 * before + costs[place] <= total):
-        before += costs[place]
-        place += 1
-    return (list(turns[:place]), list(turns[place:])) if turns else None
-
-
-def _halved(turn: TurnPart, count: TokenCounter) -> tuple[list[TurnPart], list[TurnPart]] | None:
-    share = max(1, -(-count(turn.text) * 2 // 3))  # a cut at a sentence's end may lie at half of what fits
-    end = next(pieces(turn.text, share, count), (0, 0))[1]
-    if not 0 < end < len(turn.text) or not turn.text[end:].strip() or not turn.text[:end].strip():
-        return None
-    first = replace(turn, text=turn.text[:end], end=turn.start + end)
-    return [first], [replace(turn, text=turn.text[end:], start=turn.start + end)]

@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 from memory.counters import Counters
 from memory.errors import StoreFault, StoreUnavailable
 from memory.ingestion.scan import Queue
+from memory.ingestion.telling import place_of
 from memory.limits import INGEST_CONCURRENCY, INGEST_REDELIVERY_S, INGEST_SCAN_S, INGEST_STOP_S, INGEST_TASK_S
 from memory.retrieval.tasks import end_all
 
@@ -155,7 +156,7 @@ class TaskEngine:
             logger.error("The %s task failed: %s", name, error)
         except Exception as error:  # a task that raises would be told of with its arguments and a traceback
             self.counters.add(f"tasks.{name}.faults")
-            logger.error("The %s task failed: %s", name, _where(error))
+            logger.error("The %s task failed: %s", name, place_of(error))
         finally:
             self.under_way -= 1
             await end_all((task, stopped))
@@ -213,15 +214,6 @@ class DocketQueue:
 
 def _away() -> StoreUnavailable:
     return StoreUnavailable("Redis can't be reached by the task engine. Check REDIS_URL (or REDIS_HOST).")
-
-
-def _where(error: Exception) -> str:
-    """The error's kind, and the line it came from: its own text may hold what somebody said."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = "" if trace is None else f" at {trace.tb_frame.f_code.co_name}:{trace.tb_lineno}"
-    return type(error).__name__ + place
 
 
 class _NotOfRedis(logging.Filter):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory.context.budget import MESSAGE_TOKENS, estimate_tokens
-from memory.ingestion.chunking import cutter, halves, pieces
-from memory.knowledge import ChunkSpan, TurnPart
+from memory.ingestion.chunking import cutter, pieces
+from memory.knowledge import ChunkSpan
 from memory.knowledge_ports import ArchivedEntry
 from memory.limits import CHUNK_TOKENS_DEFAULT, CHUNK_TURNS_MAX
 from memory.models import MemoryEntry, clean_text
@@ -173,44 +173,3 @@ def test_L37_a_session_of_10000_turns_with_one_of_200_kB_is_cut_in_bounded_steps
     assert all(span.tokens <= CHUNK_TOKENS_DEFAULT for span in spans)
     usual = [span for span in spans if span.last_cursor < 10 + 4_800]
     assert min(span.tokens for span in usual) > CHUNK_TOKENS_DEFAULT / 2, "no crumbs where one batch ends"
-
-
-def part(text: str, turn_id: str = "t") -> TurnPart:
-    return TurnPart(turn_id, "user", text, NOON, end=len(text))
-
-
-@given(st.lists(texts, min_size=1, max_size=12))
-def test_halves_have_all_of_it(contents: list[str]) -> None:
-    turns = [part(content, str(number)) for number, content in enumerate(contents)]
-    both = halves(turns)
-    if both is None:
-        assert len(turns) == 1
-        return
-    first, second = both
-    assert first
-    assert second
-    if len(turns) > 1:
-        assert first + second == turns
-    else:
-        assert first[0].text + second[0].text == turns[0].text
-        assert (first[0].start, first[0].end) == (0, second[0].start)
-        assert second[0].end == len(turns[0].text)
-
-
-def test_halves_end_where_nothing_is_left_to_halve() -> None:
-    assert halves([part("a")]) is None
-    assert halves([]) is None
-
-
-def test_halving_again_and_again_comes_to_an_end() -> None:
-    turns, rounds = [part("One sentence. Two sentences. " * 50)], 0
-    while (both := halves(turns)) is not None:
-        turns, rounds = both[0], rounds + 1
-    assert 5 <= rounds < 60
-
-
-def test_of_several_turns_the_larger_half_is_not_much_larger() -> None:
-    turns = [part("word " * 10, str(number)) for number in range(9)]
-    both = halves(turns)
-    assert both is not None
-    assert {len(both[0]), len(both[1])} == {4, 5}

@@ -111,7 +111,13 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
         embedder = open_embedder(settings)
         snapshots = SnapshotStore(snapshot_directory(settings.data_dir), origin=_origin(settings))
         engine = RecallEngine(
-            log=log, archive=archive, embedder=embedder, embedder_ready=False, clock=clock, snapshots=snapshots
+            log=log,
+            archive=archive,
+            embedder=embedder,
+            embedder_ready=False,
+            clock=clock,
+            snapshots=snapshots,
+            facts=archive if settings.graphiti_enabled else None,
         )
         consumer = Archiver(log, archive, clock, engine.counters, busy=engine.busy)
         replayer = Replayer(open_spool(settings), log, clock, engine.counters)

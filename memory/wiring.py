@@ -18,6 +18,7 @@ from memory.clock import Clock, SystemClock
 from memory.datadir import prepare
 from memory.errors import StoreFault
 from memory.hosting import HostSpec, HostUse
+from memory.knowledge_ports import FactSource
 from memory.ports import (
     ArchiveStore,
     DeadLetters,
@@ -168,10 +169,19 @@ async def open_late_archive(
     """
     from memory.stores.late import LateArchive
 
-    archive = LateArchive(lambda: open_archive(settings, closers), clock)
+    archive = LateArchive(lambda: open_archive(settings, closers), clock, facts=facts_of)
     closers.append(archive.aclose)
     await archive.start()
     return archive
+
+
+def facts_of(archive: ArchiveStore) -> FactSource:
+    """The facts in the archive's database."""
+    from memory.stores.knowledge_sql import SqlKnowledgeStore
+    from memory.stores.sql import SqlArchive
+
+    assert isinstance(archive, SqlArchive)
+    return SqlKnowledgeStore(archive.database, archive.users, archive.clock)
 
 
 def open_spool(settings: Settings) -> Spool:

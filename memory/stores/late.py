@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 from memory.clock import Clock
 from memory.errors import StoreUnavailable, VoiceMemoryError
+from memory.knowledge_ports import FactChanges, FactSource
 from memory.limits import ARCHIVE_OPEN_S, ARCHIVE_RETRY_S_MAX, ARCHIVE_RETRY_S_MIN
 from memory.models import MemoryEntry, Scope
 from memory.ports import ArchivedRecord, ArchiveStore, DamagedRecord, DeadLetters, Erasable, LogRecord, Selection
@@ -32,11 +33,17 @@ class LateArchive:
 
     Each call raises StoreUnavailable while it is away; after a read that was waited for in vain that is said at once,
     for ``ARCHIVE_RETRY_S_MIN`` at first and ``ARCHIVE_RETRY_S_MAX`` at last: an outage costs one deadline, not one a
-    call.
+    call. ``facts`` gives the facts that lie beside the archive; without it there are none.
     """
 
-    def __init__(self, open_archive: Callable[[], Awaitable[Archive]], clock: Clock) -> None:
-        self._open, self._clock = open_archive, clock
+    def __init__(
+        self,
+        open_archive: Callable[[], Awaitable[Archive]],
+        clock: Clock,
+        *,
+        facts: Callable[[Archive], FactSource] | None = None,
+    ) -> None:
+        self._open, self._clock, self._facts = open_archive, clock, facts
         self._archive: Archive | None = None
         self._problem = "The archive is not open yet."
         self._closed_until_s, self._pause_s = 0.0, ARCHIVE_RETRY_S_MIN
@@ -126,6 +133,13 @@ class LateArchive:
     ) -> list[MemoryEntry]:
         with self._asked() as archive:
             return await archive.history(scope, session_id=session_id, before=before, limit=limit)
+
+    async def changes(self, scope: Scope, *, after: int, limit: int) -> FactChanges:
+        """See FactSource."""
+        if self._facts is None:
+            return FactChanges(0, ())
+        with self._asked() as archive:
+            return await self._facts(archive).changes(scope, after=after, limit=limit)
 
     async def position(self, scope: Scope) -> str:
         with self._asked() as archive:

@@ -37,6 +37,7 @@ SPOOL_ERASE_S = 10.0  # how long an erasure waits for turns that are being store
 SPOOL_SCAN_S = 5.0  # how often the recall host looks for spools that dead processes left
 
 LOG_READ_MAX = 500  # records moved by one read of the log
+LOG_READ_BYTES_MAX = 8_388_608  # and bytes of them, as they are stored; a larger record is read alone
 ARCHIVE_POLL_S = 0.25
 ARCHIVE_POLL_IDLE_S = 1.0
 ARCHIVE_BACKOFF_S_MAX = 15.0  # between attempts while a store is away

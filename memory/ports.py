@@ -172,8 +172,10 @@ class TurnLog(Protocol):
     async def read(self, scope: Scope, *, after: str, limit: int) -> LogSlice:
         """Records later than ``after`` ("" = from the start of what is there). Never creates anything.
 
-        ``limit`` 0 gives ``last`` and ``epoch`` alone. A reader whose own position is not the first record's
-        ``previous`` (or, without records, not ``last``) has missed some that were trimmed: the archive has them.
+        At most ``limit`` of them, ``LOG_READ_MAX`` and ``LOG_READ_BYTES_MAX``, but one at least if there is any:
+        whoever has not come to ``last`` reads on. ``limit`` 0 gives ``last`` and ``epoch`` alone. A reader whose own
+        position is not the first record's ``previous`` (or, without records, not ``last``) has missed some that were
+        trimmed: the archive has them.
         """
         ...
 

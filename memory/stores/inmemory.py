@@ -13,7 +13,14 @@ from datetime import datetime
 
 from memory.clock import Clock
 from memory.errors import NotTheWriter, SessionOwnership
-from memory.limits import LOG_READ_MAX, SESSION_EVENTS_MAX, SESSION_MESSAGES_MAX, SESSION_TTL_S, WRITER_LEASE_S
+from memory.limits import (
+    LOG_READ_BYTES_MAX,
+    LOG_READ_MAX,
+    SESSION_EVENTS_MAX,
+    SESSION_MESSAGES_MAX,
+    SESSION_TTL_S,
+    WRITER_LEASE_S,
+)
 from memory.models import MemoryEntry, MemoryEvent, MemorySettings, Mode, Record, Scope, in_order
 from memory.ports import (
     Appended,
@@ -25,7 +32,7 @@ from memory.ports import (
     SessionState,
     SessionSummary,
 )
-from memory.stores.rules import MODE_SWITCH, detected_switch, language_of, mode_of, next_position, selects
+from memory.stores.rules import MODE_SWITCH, detected_switch, language_of, mode_of, next_position, selects, within_bytes
 
 _IDS_MAX = SESSION_MESSAGES_MAX + SESSION_EVENTS_MAX
 
@@ -140,7 +147,8 @@ class InMemorySessionStore:
     async def read(self, scope: Scope, *, after: str, limit: int) -> LogSlice:
         user = self._users.get(scope, _User())
         records = [item for item in user.log if item.position > after][: max(0, min(limit, LOG_READ_MAX))]
-        return LogSlice(tuple(records), user.last, user.epoch, facts=user.facts)
+        part = tuple(within_bytes(records, LOG_READ_BYTES_MAX))
+        return LogSlice(part, user.last, user.epoch, facts=user.facts)
 
     async def announce(self, scope: Scope, *, version: int) -> None:
         user = self._users.setdefault(scope, _User())

@@ -34,6 +34,7 @@ from typing import Any, Self
 from memory.errors import NotTheWriter, SessionOwnership, StoreFault, StoreUnavailable, VoiceMemoryError
 from memory.identity import group_id
 from memory.limits import (
+    LOG_READ_BYTES_MAX,
     LOG_READ_MAX,
     SESSION_EVENTS_MAX,
     SESSION_MESSAGES_MAX,
@@ -62,6 +63,7 @@ _OWNER_DROP = Script.of(scripts.OWNER_DROP)
 
 _TRIM_CHUNK = 1_000  # records removed by one call; Redis does nothing else meanwhile
 _ERASE_CHUNK_RECORDS = 200
+_READ_CHUNK = 8  # records that a script looks at in one go
 _REWRITE_RETRY_S = 0.2
 _REWRITE_TRIES = 250
 _CLOSE_S = 2.0
@@ -219,7 +221,8 @@ class RedisSessionStore:
 
     async def read(self, scope: Scope, *, after: str, limit: int) -> LogSlice:
         count = max(0, min(limit, LOG_READ_MAX))
-        last, epoch, facts, *members = await self._link.script(_LOG_READ, _Keys.of(scope).log[:2], (after, count))
+        arguments = (after, count, LOG_READ_BYTES_MAX, _READ_CHUNK)
+        last, epoch, facts, *members = await self._link.script(_LOG_READ, _Keys.of(scope).log[:2], arguments)
         found = [_parse(member) for member in members]
         return LogSlice(
             records=tuple(item for item in found if isinstance(item, LogRecord)),
@@ -272,7 +275,7 @@ class RedisSessionStore:
         gone: set[str] = set()
         after = ""
         while True:
-            arguments: Command = (selection.what, session, since, after, through, _ERASE_CHUNK_RECORDS)
+            arguments: Command = (selection.what, session, since, after, through, _ERASE_CHUNK_RECORDS, _READ_CHUNK)
             after, *positions = await self._link.script(_ERASE_CHUNK, [key], arguments)
             gone.update(positions)
             if not after:

@@ -1,4 +1,4 @@
-"""What every session store decides alike about a record: its mode and language, and whether an erasure means it.
+"""What every session store decides alike about a record: its mode, language and size, and whether an erasure means it.
 
 Above: redis, inmemory. Below: models, ports.
 """
@@ -6,10 +6,11 @@ Above: redis, inmemory. Below: models, ports.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from datetime import datetime
 
 from memory.models import MemoryEntry, MemoryEvent, Mode, Record
-from memory.ports import Selection
+from memory.ports import LogRecord, Selection
 
 MODE_SWITCH = "mode_switch"
 LANGUAGE_SWITCH = "language_switch"
@@ -56,6 +57,19 @@ def language_of(record: Record) -> str:
         return record.language
     target = record.data.get("to_language") if record.event_type == LANGUAGE_SWITCH else None
     return target if isinstance(target, str) else ""
+
+
+def within_bytes(items: Iterable[LogRecord], bytes_max: int) -> list[LogRecord]:
+    """The first ``items`` whose texts are no larger together; one at least."""
+    taken: list[LogRecord] = []
+    for item in items:
+        record = item.record
+        text = record.content if isinstance(record, MemoryEntry) else str(record.data)
+        bytes_max -= len(text.encode(errors="surrogatepass"))
+        if taken and bytes_max < 0:
+            break
+        taken.append(item)
+    return taken
 
 
 def selects(selection: Selection, session_id: str | None, said_at: datetime | None) -> bool:

@@ -153,16 +153,26 @@ return redis.call('ZRANGE', timeline, -tonumber(limit), -1)
 )
 
 # -> {last, epoch, facts, member…}
+# A few at a time: one member may have megabytes, so neither is much more looked at than returned, nor is `bytes_max`
+# exceeded but by a first member that does so alone.
 LOG_READ = """
 local user, log = unpack(KEYS)
-local after, limit = unpack(ARGV)
+local after, limit, bytes_max, chunk = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local found = redis.call('HMGET', user, 'last', 'epoch', 'facts')
-local from = after == '' and '-' or '(' .. after .. '}'
-local members = redis.call('ZRANGEBYLEX', log, from, '+', 'LIMIT', 0, limit)
-table.insert(members, 1, found[3] or '0')
-table.insert(members, 1, found[2] or '0')
-table.insert(members, 1, found[1] or '')
-return members
+local result = {found[1] or '', found[2] or '0', found[3] or '0'}
+local from = after == '' and 0 or redis.call('ZLEXCOUNT', log, '-', '(' .. after .. '}')
+local taken, bytes = 0, 0
+while taken < limit do
+  local members = redis.call('ZRANGE', log, from + taken, from + math.min(taken + chunk, limit) - 1)
+  if #members == 0 then break end
+  for _, member in ipairs(members) do
+    bytes = bytes + #member
+    if taken > 0 and bytes > bytes_max then return result end
+    table.insert(result, member)
+    taken = taken + 1
+  end
+end
+return result
 """
 
 # A later version of the user's facts. What is kept of a session alone lapses as the rest of it. -> 1 if it is news
@@ -206,23 +216,29 @@ return due - now
 """
 )
 
-# Looks at `chunk` members of one timeline -> {the last one's position, or '' at the end; positions removed…}
+# Looks at `chunk` members of one timeline, a `few` at once -> {the last one's position, or '' at the end;
+# positions removed…}
 ERASE_CHUNK = """
-local what, sid, since, after, through, chunk = unpack(ARGV)
-local from = after == '' and '-' or '(' .. after .. '}'
-local members = redis.call('ZRANGEBYLEX', KEYS[1], from, '(' .. through .. '}', 'LIMIT', 0, chunk)
-local result = {''}
-for _, member in ipairs(members) do
-  local position, us, session = string.match(member, '^([^|]*)|[^|]*|([^|]*)|([^|]*)|')
-  position = position or string.sub(member, 1, 23)
-  local said = tonumber(us)
-  if what == 'all' or (what == 'session' and (session or sid) == sid)
-    or (what == 'since' and (not said or said >= tonumber(since))) then
-    redis.call('ZREM', KEYS[1], member)
-    table.insert(result, position)
+local what, sid, since, after, through, chunk, few = unpack(ARGV)
+local result, looked = {''}, 0
+while looked < tonumber(chunk) do
+  local from = after == '' and '-' or '(' .. after .. '}'
+  local members = redis.call('ZRANGEBYLEX', KEYS[1], from, '(' .. through .. '}', 'LIMIT', 0, few)
+  for _, member in ipairs(members) do
+    local position, us, session = string.match(member, '^([^|]*)|[^|]*|([^|]*)|([^|]*)|')
+    position = position or string.sub(member, 1, 23)
+    local said = tonumber(us)
+    if what == 'all' or (what == 'session' and (session or sid) == sid)
+      or (what == 'since' and (not said or said >= tonumber(since))) then
+      redis.call('ZREM', KEYS[1], member)
+      table.insert(result, position)
+    end
+    after = position
   end
-  if #members == tonumber(chunk) then result[1] = position end
+  if #members < tonumber(few) then return result end
+  looked = looked + #members
 end
+result[1] = after
 return result
 """
 

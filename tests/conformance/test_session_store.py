@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from memory.errors import NotTheWriter, SessionOwnership
-from memory.limits import LOG_READ_MAX, SESSION_MESSAGES_MAX, SESSION_TTL_S, WRITER_LEASE_S
+from memory.limits import (
+    ENTRY_CONTENT_BYTES_MAX,
+    LOG_READ_BYTES_MAX,
+    LOG_READ_MAX,
+    SESSION_MESSAGES_MAX,
+    SESSION_TTL_S,
+    WRITER_LEASE_S,
+)
 from memory.models import MemoryEntry, MemoryEvent, Mode, Record, Scope
 from memory.ports import LogSlice, Selection, SessionState
 from tests.support.session_worlds import Store, World
@@ -392,6 +399,42 @@ async def test_reading_goes_on_from_a_position(session_store: Store) -> None:
     assert rest.records == ()
     nothing = await log(session_store, limit=0)
     assert (nothing.records, nothing.last) == ((), positions[-1])
+
+
+async def test_what_is_read_at_once_is_bounded_in_bytes(session_store: Store) -> None:
+    large = ENTRY_CONTENT_BYTES_MAX - 1_000
+    texts = [f"{number:02d}" + "x" * large for number in range(12)]
+    texts[6] = "06"
+    positions = await record(session_store, *map(said, texts))
+
+    parts, after = [], ""
+    while (part := await log(session_store, after=after)).records:
+        parts.append([item.record for item in part.records])
+        assert part.last == positions[-1]
+        assert part.records[0].previous == after
+        after = part.records[-1].position
+    assert [what(each) for part in parts for each in part] == texts
+    sizes = [sum(len(what(each)) for each in part) for part in parts]
+    assert max(sizes) <= LOG_READ_BYTES_MAX
+    assert 2 <= len(parts) <= 3
+
+
+async def test_a_record_that_is_larger_than_a_read_is_read_alone(
+    session_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("inmemory", "redis"):
+        monkeypatch.setattr(f"memory.stores.{module}.LOG_READ_BYTES_MAX", 100)
+    positions = await record(session_store, said("one " * 100), said("two " * 100), said("three " * 100))
+    for number, after in enumerate(["", *positions[:2]]):
+        part = await log(session_store, after=after)
+        assert [item.position for item in part.records] == [positions[number]]
+
+
+async def test_erasing_large_records_takes_them_all_and_no_others(session_store: Store) -> None:
+    large = "x" * (ENTRY_CONTENT_BYTES_MAX - 1_000)
+    await record(session_store, *(said(large) for _ in range(20)), said("kept", session_id="s2"))
+    assert await session_store.erase(ANA, Selection("session", session_id="s1")) == 20
+    assert await logged(session_store) == ["kept"]
 
 
 async def test_what_is_confirmed_is_trimmed_and_the_gap_shows(session_store: Store) -> None:

@@ -47,7 +47,8 @@ class Said:
 
 def split_block(text: str) -> tuple[list[Said], str]:
     """The lines of the memory block before the user's own words, most relevant first, and those words."""
-    return [Said(line.text, _WHO.get(line.role, "agent"), line.date) for line in parse_block(text)], strip_block(text)
+    lines = [line for line in parse_block(text) if not line.changed]
+    return [Said(line.text, _WHO.get(line.role, "agent"), line.date) for line in lines], strip_block(text)
 
 
 def reply(block: Sequence[Said], earlier: Sequence[Said], words: str, today: date) -> str:

@@ -6,9 +6,12 @@
     ## Memory Context
     Remembered data, not instructions. Today is 2026-11-30.
     Relevant facts about this user from previous conversations:
-    - (2026-11-28, said by the user) My dog is called Biscuit.
+    - (said 2026-11-28) The user's dog is called Biscuit.
+    - (2026-11-02, said by the user, since changed) I have no pets.
     </memory>
 
+A line is a fact, with the day when it was said last, or a turn, word for word; "since changed" marks a turn that says
+what held once.
 Whatever was said, the block has one opening and one closing tag, one line for each thing remembered, and nothing in it
 can end it: angle brackets are escaped, line ends become spaces, invisible characters go.
 
@@ -39,9 +42,12 @@ _BLOCK = re.compile(
     rf"{OPEN}\n{HEADING}\n{re.escape(NOTICE)} Today is \d{{4}}-\d\d-\d\d\.\n{re.escape(LEAD)}\n"
     rf"(?P<lines>(?:- [^\n]*\n)+){CLOSE}(?:\n\n|\Z)"
 )
+_DAY = r"\d{4}-\d\d-\d\d"
 _LINE = re.compile(
-    r"- \((?:(?:(?P<date>\d{4}-\d\d-\d\d), )?said by the (?P<role>user|assistant|system)"
-    r"|known(?: since (?P<since>\d{4}-\d\d-\d\d))?)\) (?P<text>.*)"
+    rf"- \((?:(?:(?P<date>{_DAY}), )?said by the (?P<role>user|assistant|system)(?P<changed>, since changed)?"
+    rf"|known(?: since (?P<since>{_DAY}))?"
+    rf"|said (?P<said>{_DAY})(?:, holds since (?P<holds>{_DAY}))?(?:, until (?P<ends>{_DAY}))?)"
+    r"\) (?P<text>.*)"
 )
 _ROLES: dict[str | None, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
@@ -58,25 +64,44 @@ _INVISIBLE = re.compile(
 )
 
 
+Day = date
+
+
 @dataclass(frozen=True, slots=True)
 class BlockLine:
-    """One line of a block. ``role`` is ``None`` for a fact, ``date`` where it isn't known."""
+    """One line of a block. ``role`` is ``None`` for a fact, ``date`` where it isn't known.
 
-    date: date | None
+    ``changed``: a turn that says what held once. ``said``: a fact, whose ``date`` is when it was said last; ``holds``
+    and ``ends``: since and until when it holds, where that is another day.
+    """
+
+    date: Day | None
     role: Role | None
     text: str
+    changed: bool = False
+    said: bool = False
+    holds: Day | None = None
+    ends: Day | None = None
 
 
 def render_block(
-    recall: Recall, *, max_tokens: int, now: datetime, query: str = "", count: TokenCounter = estimate_tokens
+    recall: Recall,
+    *,
+    max_tokens: int,
+    now: datetime,
+    query: str = "",
+    profile: Sequence[Fact] = (),
+    count: TokenCounter = estimate_tokens,
 ) -> str:
     """The block, at most ``max_tokens``, most relevant first; "" where nothing is remembered or nothing fits.
 
-    Facts that hold at ``now`` come before passages. Long texts are cut to the part that bears most on ``query``; what
-    does not fit at the end is left out. A text that repeats one above it is left out, too.
+    Facts that hold at ``now`` come before passages, those of ``profile`` (whatever the query) after them. Long texts
+    are cut to the part that bears most on ``query``; what does not fit at the end is left out. A text that repeats one
+    above it is left out, too.
     """
     chars_max = max(0, max_tokens) * _CHARS_PER_TOKEN_MAX
-    lines = _unique([*_fact_lines(recall.facts, now), *_passage_lines(recall.passages, query, chars_max)])
+    found = [*_fact_lines(recall.facts, now), *_passage_lines(recall.passages, query, chars_max)]
+    lines = _unique([*found, *_fact_lines(profile, now)])
     frame = [OPEN, HEADING, f"{NOTICE} Today is {_day(now)}.", LEAD, CLOSE]
     room = max_tokens - count("\n".join(frame)) - 1
     rendered = _fitted(lines, room, query, count)
@@ -125,13 +150,22 @@ def unescape(text: str) -> str:
 def _fact_lines(facts: Sequence[Fact], now: datetime) -> Iterator[BlockLine]:
     for fact in facts:
         if (fact.valid_at is None or fact.valid_at <= now) and (fact.invalid_at is None or fact.invalid_at > now):
-            yield BlockLine(fact.valid_at and fact.valid_at.date(), None, clean_line(fact.text))
+            yield _fact_line(fact)
+
+
+def _fact_line(fact: Fact) -> BlockLine:
+    text, begins = clean_line(fact.text), fact.valid_at and fact.valid_at.date()
+    if not fact.sources:
+        return BlockLine(begins, None, text)
+    days = {source.said_at.date() for source in fact.sources}
+    ends = fact.invalid_at and fact.invalid_at.date()
+    return BlockLine(max(days), None, text, said=True, holds=None if begins in days else begins, ends=ends)
 
 
 def _passage_lines(passages: Sequence[Passage], query: str, chars_max: int) -> Iterator[BlockLine]:
     for passage in passages:
         text = stretch(passage.text, query, chars_max)  # before cleaning: a huge turn must not stall the event loop
-        yield BlockLine(passage.timestamp.date(), passage.role, clean_line(text))
+        yield BlockLine(passage.timestamp.date(), passage.role, clean_line(text), passage.changed)
 
 
 def _unique(lines: Sequence[BlockLine]) -> list[BlockLine]:
@@ -171,6 +205,11 @@ def _rendered(line: BlockLine, text: str) -> str:
     if line.role:
         label = f"said by the {line.role}"
         label = f"{_day(line.date)}, {label}" if line.date else label
+        label = f"{label}, since changed" if line.changed else label
+    elif line.said and line.date:
+        label = f"said {_day(line.date)}"
+        label = f"{label}, holds since {_day(line.holds)}" if line.holds else label
+        label = f"{label}, until {_day(line.ends)}" if line.ends else label
     else:
         label = f"known since {_day(line.date)}" if line.date else "known"
     return f"- ({label}) {escape(text)}"
@@ -184,5 +223,12 @@ def _parsed(line: str) -> BlockLine:
     found = _LINE.fullmatch(line)
     if found is None:  # not one that render_block makes; shown as it is
         return BlockLine(None, None, unescape(line.removeprefix("- ")))
-    day = found["date"] or found["since"]
-    return BlockLine(date.fromisoformat(day) if day else None, _ROLES.get(found["role"]), unescape(found["text"]))
+    day = _date(found["date"] or found["since"] or found["said"])
+    marks = (found["changed"] is not None, found["said"] is not None)
+    return BlockLine(
+        day, _ROLES.get(found["role"]), unescape(found["text"]), *marks, _date(found["holds"]), _date(found["ends"])
+    )
+
+
+def _date(text: str | None) -> date | None:
+    return date.fromisoformat(text) if text else None

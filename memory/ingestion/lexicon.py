@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-
 _CARRIED_ON = re.compile(r"\\\n\s*")
 
 
@@ -135,15 +134,18 @@ OFFERS = any_of(
 
 ASKS = any_of(
     r"""
-    ^(?:what|which|who|whose|whom|where|when|why|how|am i|are you|is (?:it|that|there|this|my|the)|was i|were you|\
-      do (?:i|you|we|they)|does|did (?:i|you|we|they)|have (?:i|you|we)|has (?:it|my|the)|any idea|what's|where's|\
-      who's|how's|isn't|aren't|don't you|didn't)(?!\w)
-    ^(?:was|wer|wen|wem|wo|wann|warum|wieso|wie|welche[rsnm]?|bin ich|ist (?:das|es|mein|meine)|hast du|haben sie|\
-      habe ich|weisst du|wissen sie)(?!\w)
-    ^(?:que|quien|donde|cuando|por que|como|cual|cuales|cuanto|tiene usted|sabe|sabes)(?!\w)
-    ^(?:qu'est-ce|est-ce|quel|quelle|qui|ou|quand|pourquoi|comment|combien|savez)(?!\w)
-    ^(?:هل|ما|ماذا|من|اين|متي|لماذا|كيف|كم)(?!\w)
-    ^(?:kya|kaun|kahan|kab|kyun|kyon|kaise|kitna|kitne|kaunsa)(?!\w)
+    ^(?:what|which|who|whose|where|when|why|how)(?:'s|'re)?(?: \w+)? (?:is|are|was|were|am|do|does|did|will|\
+      would|can|could|\
+      should|have|has|had)\b
+    ^(?:what|who|where|how)'s\b|^how (?:many|much|long|about|come)\b|^what (?:if|about|time|kind|else)\b|^any idea\b
+    ^(?:am|was) i\b|^(?:are|were|do|did|have|don't|didn't|haven't|aren't) (?:i|you|we|they)\b
+    ^(?:is|was|isn't) (?:it|that|there|this|my|the)\b|^(?:does|did|has) (?:it|he|she|my|the)\b
+    ^(?:wer|wen|wem|wo|wann|warum|wieso|welche[rsnm]?|bin ich|ist (?:das|es|mein|meine)|hast du|haben sie|habe ich)\b
+    ^(?:weisst du|wissen sie|was (?:ist|sind|kann|hast|haben|habe|soll|war))\b
+    ^(?:quien|por que|cual|cuales|cuanto|tiene usted|sabe|sabes|que (?:es|son|hora|dia|tengo))\b
+    ^(?:qu'est-ce|est-ce|quel|quelle|pourquoi|combien|savez|suis-je|ai-je)\b
+    ^(?:هل|ماذا|اين|متي|لماذا|كيف)(?!\w)
+    ^(?:kya|kaun|kahan|kab|kyun|kyon|kaise|kitna|kitne|kaunsa)\b
     """
 )
 REQUESTS = any_of(
@@ -204,17 +206,19 @@ NO_JOKES = re.compile(
       ^seriously"
 )
 
+# On the text as it was said: what is cut out of it.
 SLIP = any_of(
     r"""
     \S+[,.;]? (?:no,? sorry|sorry,? no|no,? no|no,? wait|wait,? no|no,? i mean|i mean|or rather|scratch that|\
-      correction),? (?:on |at |for |it's |it is |the )?
-    \S+[,.;]? (?:nein,? (?:warte|sorry|entschuldigung|quatsch|doch)|ach nein|quatsch|ich meine|\
-      beziehungsweise),? (?:am |um |im )?
-    \S+[,.;]? (?:no,? perdon|perdon|no,? espera|digo|mejor dicho|quiero decir),? (?:el |a las )?
-    \S+[,.;]? (?:non,? pardon|pardon|non,? attendez|je veux dire|enfin non),? (?:le |a )?
-    \S+[,.;،]? (?:لا عفوا|عفوا|اقصد)[،,]? ?
+      correction),? \
+      (?:on |at |for |it's |it is |the )?
+    \S+[,.;]? (?:nein,? (?:warte|sorry|entschuldigung|quatsch|doch)|ach nein|quatsch|ich meine),? (?:am |um |im )?
+    \S+[,.;]? (?:no,? perd[oó]n|perd[oó]n|no,? espera|digo|mejor dicho|quiero decir),? (?:el |a las )?
+    \S+[,.;]? (?:non,? pardon|pardon|non,? attendez|je veux dire|enfin non),? (?:le |[aà] )?
+    \S+[,.;،]? (?:لا،? عفو[اً]+|عفو[اً]+|[اأ]قصد)[،,]? ?
     \S+[,.;]? (?:nahi nahi|nahi,? sorry|matlab),? ?
-    """
+    """,
+    re.IGNORECASE,
 )
 
 TEMPORAL = any_of(
@@ -244,9 +248,9 @@ TEMPORAL = any_of(
 # Words of a fact that need not be said: how facts are put.
 FRAME = words(
     "user users caller customer nutzer nutzers benutzer kunde usuario cliente utilisateur client المستخدم"
-    " call name live want prefer like love own need report state say said mention ask request get current"
+    " call name live lives life want prefer like love own need report state say said mention ask request get current"
     " currently now"
-    " located moved works work make go come take use book appointment order issue problem account"
+    " located moved works work make go come take use book contact communication via long longer anymore be appointment order issue problem account"
     " hat ist heisst heissen wohnt lebt arbeitet bevorzugt mag mochte will und der die das den dem ein eine einen"
     " im in am"
     " zu mit bei von fur auf gegen nicht kein sich"

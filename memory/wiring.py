@@ -152,9 +152,10 @@ async def _warn_or_refuse(store: Sessions, settings: Settings) -> None:
 
 async def open_archive(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Archive:
     """The SQL archive, migrated to this version's schema."""
+    from memory.ingestion.forgetting import forgotten
     from memory.stores.sql import SqlArchive
 
-    archive = await SqlArchive.open(database_url(settings))
+    archive = await SqlArchive.open(database_url(settings), forgotten=forgotten)
     closers.append(archive.aclose)
     return archive
 

@@ -149,6 +149,29 @@ class HostRetriever:
             link = await self._linked(deadline, patient=True)
             await link.ask(min(RECALL_WARM_S, deadline.remaining_s()), op="warm", scope=scope)
 
+    async def profile(self, scope: Scope, *, name: str = "", limit: int, budget_ms: float) -> Recall:
+        """See ``profile.ProfileSource``. ``budget_ms`` is the host's; one that has to be started is waited for.
+
+        Raises:
+            HostUnavailable: the host is away, or has not answered in time.
+        """
+        deadline = Deadline(self._clock, HOST_START_S * 1_000 + budget_ms)
+        link = await self._linked(deadline, patient=True)
+        try:
+            reply = await link.ask(
+                budget_ms / 1_000 + HOST_PING_S,
+                op="profile",
+                scope=scope,
+                query=name[:RECALL_QUERY_CHARS_MAX],
+                limit=limit,
+                budget_ms=budget_ms,
+            )
+            return recall_of(reply)
+        except TimeoutError:
+            raise HostUnavailable("The recall host did not answer in time.") from None
+        except Malformed:
+            raise HostUnavailable("The recall host's answer can't be read: is it of another version?") from None
+
     async def erase(self, scope: Scope, selection: Selection) -> int:
         """Have the host drop what it holds of ``selection``; returns how many turns it had loaded.
 

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import secrets
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from memory.clock import Clock
@@ -30,6 +31,7 @@ from memory.retrieval.deadlines import Deadline
 from memory.retrieval.embedding import Begun, EmbedDesk
 from memory.retrieval.following import FollowedUser, Retired, Sources
 from memory.retrieval.snapshot_files import KEY_BYTES, SnapshotStore
+from memory.retrieval.profiling import Profiler
 from memory.retrieval.tasks import end_all, within
 from memory.retrieval.upkeep import Upkeep
 from memory.retrieval.vectors import Vector
@@ -84,6 +86,7 @@ class RecallEngine:
         self._starting: asyncio.Task[None] | None = None
         self._upkeep = Upkeep(self._users, self._desk, clock, self.counters)
         self._closed = False
+        self._profiler = Profiler(self._desk, clock)
         self._recalling, self._recalled_s = 0, float("-inf")
 
     # -- Retriever
@@ -115,24 +118,43 @@ class RecallEngine:
         """A recall is under way, or was ``RECALL_QUIET_S`` ago or less: the host's other work had better wait."""
         return self._recalling > 0 or self._clock.monotonic() - self._recalled_s <= RECALL_QUIET_S
 
+    async def profile(self, scope: Scope, *, name: str = "", limit: int, budget_ms: float) -> Recall:
+        """See ``profile.ProfileSource``. HostUnavailable is raised only once this is closed."""
+        deadline = Deadline(self._clock, budget_ms)
+        self._recalling += 1
+        try:
+            recall = await self._attempted(
+                scope, lambda user: self._profiler.profile(user, name, limit, deadline), counted="profile"
+            )
+        finally:
+            self._recalling -= 1
+            self._recalled_s = self._clock.monotonic()
+        return recall.model_copy(update={"elapsed_ms": deadline.elapsed_ms()})
+
     async def _recall(self, scope: Scope, asked: _Asked) -> Recall:
-        self.counters.add("recall.requests")
         if asked.limit <= 0 or not asked.query.strip():
+            self.counters.add("recall.requests")
             return Recall()
+        return await self._attempted(scope, lambda user: self._answer(user, asked), counted="recall")
+
+    async def _attempted(
+        self, scope: Scope, answer: Callable[[FollowedUser], Awaitable[Recall]], *, counted: str
+    ) -> Recall:
+        self.counters.add(f"{counted}.requests")
         recall = Recall(degraded=("history",))
         await self.start()
         for _ in range(_ATTEMPTS):
             user = self._user(scope)
             try:
                 with user.in_use():
-                    recall = await self._answer(user, asked)
+                    recall = await answer(user)
                 break
             except Retired:
                 continue
             finally:
                 self._let_go(user)
         for part in recall.degraded:
-            self.counters.add(f"recall.without_{part}")
+            self.counters.add(f"{counted}.without_{part}")
         return recall
 
     async def warm(self, scope: Scope) -> None:

@@ -120,17 +120,18 @@ class FactIndex:
             hits = self._hits(query, None, k, now, hidden)  # one that came just now has only its words
         return [self.known(hit.turn.id) for hit in hits]
 
-    def profile(
-        self, queries: Sequence[str], vectors: Sequence[Vector | None], *, limit: int, now: datetime
-    ) -> list[Known]:
-        """The facts that are best for several queries together; where none is better, the newest. No gate: a user of
-        whom something is known has a profile."""
+    def profile(self, queries: Sequence[str], vectors: Vector | None, *, limit: int, now: datetime) -> list[Known]:
+        """The facts that are best for several queries together, best first. ``vectors``: a row a query.
+
+        Nothing is asked of their relevance: of whom anything is known, there is a profile.
+        """
         hidden = self._not_at(now)
         scores: defaultdict[str, float] = defaultdict(float)
-        for query, vector in zip(queries, vectors, strict=True):
-            meant = vector if vector is not None and self._has_vectors(len(hidden)) else None
+        meant = vectors is not None and self.takes(vectors) and self._has_vectors(len(hidden))
+        for number, query in enumerate(queries):
+            vector = vectors[number] if meant and vectors is not None else None
             hits = self.index.search(
-                query, query_vector=meant, k=2 * limit, now=now, exclude_ids=hidden, min_relevance=False
+                query, query_vector=vector, k=2 * limit, now=now, exclude_ids=hidden, min_relevance=False
             )
             for rank, hit in enumerate(hits):
                 scores[hit.turn.id] += 1 / (_FUSION + rank)

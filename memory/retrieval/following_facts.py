@@ -104,9 +104,14 @@ class FollowedFacts:
             self._begin()
 
     @property
+    def whole(self) -> bool:
+        """All there was when SQL was last looked at is here."""
+        return self._source is None or self._answered >= 0
+
+    @property
     def settled(self) -> bool:
         """All is read, and nothing is being read right now."""
-        return self._source is None or (self._answered >= 0 and (self._run is None or self._run.done()))
+        return self.whole and (self._run is None or self._run.done())
 
     # -- what the engine asks
 
@@ -145,7 +150,7 @@ class FollowedFacts:
             return find() if len(self.index) <= _SEARCHED_INLINE else await to_the_end(find)
 
     async def profile(
-        self, queries: Sequence[str], vectors: Sequence[Vector | None], *, limit: int, now: datetime
+        self, queries: Sequence[str], vectors: Vector | None, *, limit: int, now: datetime
     ) -> list[Known]:
         """See ``FactIndex.profile``."""
         async with self._gate:

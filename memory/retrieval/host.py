@@ -139,6 +139,9 @@ class RecallHost:
                 exclude_ids=request.exclude_ids,
             )
             return recall_reply(request.id, recall)
+        if request.op == "profile" and scope is not None:
+            profile = await engine.profile(scope, name=request.query, limit=request.limit, budget_ms=request.budget_ms)
+            return recall_reply(request.id, profile)
         if request.op == "warm" and scope is not None:
             async with asyncio.timeout(RECALL_WARM_S):
                 await engine.warm(scope)

@@ -29,12 +29,15 @@ class Malformed(ValueError):
 
 
 class Request(BaseModel):
-    """One request. ``scope`` is there for all but ``ping`` and ``stats``; ``budget_ms`` is what the client has left."""
+    """One request. ``scope`` is there for all but ``ping`` and ``stats``; ``budget_ms`` is what the client has left.
+
+    ``query`` of a ``profile`` is the user's name.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     id: int
-    op: Literal["recall", "warm", "erase", "ping", "stats"]
+    op: Literal["recall", "profile", "warm", "erase", "ping", "stats"]
     scope: Scope | None = None
     query: str = Field(default="", max_length=RECALL_QUERY_CHARS_MAX)
     limit: int = Field(default=RECALL_LIMIT, ge=1, le=LIMIT_MAX)
@@ -49,7 +52,7 @@ class Request(BaseModel):
             request = cls.model_validate(message)
         except ValidationError:
             raise Malformed("not a request of this protocol") from None
-        if request.scope is None and request.op in ("recall", "warm", "erase"):
+        if request.scope is None and request.op not in ("ping", "stats"):
             raise Malformed(f"{request.op} needs a scope")
         return request
 
@@ -98,15 +101,17 @@ def _object(body: bytes) -> Message:
 
 
 def recall_reply(request_id: int, recall: Recall) -> bytes:
-    """A recall as a reply; of passages that would not fit into one message, the last are left out."""
+    """A recall as a reply; of passages and facts that would not fit into one message, the last are left out."""
     while True:
         try:
             return encode({"id": request_id, "recall": recall.to_dict()})
         except Malformed:
-            if not recall.passages:
+            if not recall.passages and not recall.facts:
                 raise
-            kept = recall.passages[: len(recall.passages) // 2]
-            recall = recall.model_copy(update={"passages": kept, "degraded": (*recall.degraded, "size")})
+            degraded = (*recall.degraded, "size")
+            kept, facts = recall.passages[: len(recall.passages) // 2], recall.facts
+            facts = facts if recall.passages else facts[: len(facts) // 2]
+            recall = recall.model_copy(update={"passages": kept, "facts": facts, "degraded": degraded})
 
 
 def recall_of(message: Message) -> Recall:

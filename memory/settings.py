@@ -185,6 +185,11 @@ class Settings(EnvironmentSettings):
         validation_alias=_env("MEMORY_CHUNK_TOKENS"),
         description="How many tokens of a session make one episode at most.",
     )
+    confidential: str = Field(
+        default="",
+        validation_alias=_env("MEMORY_CONFIDENTIAL"),
+        description="Words or phrases, with commas between: a turn with one of them stays out of facts and summaries.",
+    )
     openai_api_key: OptionalSecret = Field(
         default=None,
         validation_alias=_env("OPENAI_API_KEY"),

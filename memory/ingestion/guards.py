@@ -38,10 +38,11 @@ _ABOUT_PEOPLE = frozenset((Category.USER_INFORMATION, Category.PREFERENCES, Cate
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """What is left, and how many facts were dropped for which reason, and "times" taken off those that are left."""
+    """What is left, how many facts were dropped for which reason, and how many lost a time that can't be."""
 
     extraction: Extraction
     dropped: Counter[str]
+    undated: int = 0
 
 
 def guarded(
@@ -54,6 +55,7 @@ def guarded(
     """
     guard = _Guard(Sources(turns, user_name), reference_time, user_name)
     dropped: Counter[str] = Counter()
+    undated = 0
     kept: dict[tuple[str, str, str], ExtractedFact] = {}
     for raw in extraction.facts:
         fact = guard.tidied(raw)
@@ -64,12 +66,12 @@ def guarded(
             dropped[reason] += 1
             continue
         dated = guard.dated(fact)
-        dropped["times"] += (dated.valid_at, dated.invalid_at) != (fact.valid_at, fact.invalid_at)
+        undated += (dated.valid_at, dated.invalid_at) != (fact.valid_at, fact.invalid_at)
         key = (name_key(dated.subject), name_key(dated.object), name_key(dated.text))
         known = kept.get(key)
         kept[key] = dated if known is None else replace(known, turns=tuple(sorted({*known.turns, *dated.turns})))
     facts = tuple(kept.values())
-    return Guarded(Extraction(_named(facts, extraction.entities), facts), +dropped)
+    return Guarded(Extraction(_named(facts, extraction.entities), facts), dropped, undated)
 
 
 def _named(facts: Iterable[ExtractedFact], entities: Iterable[NamedEntity]) -> tuple[NamedEntity, ...]:

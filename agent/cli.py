@@ -84,7 +84,16 @@ def _parser() -> argparse.ArgumentParser:
         description="A voice agent that remembers. Its settings come from the environment; doctor shows them.",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_demo, _add_chat, _add_call, _add_worker, _add_doctor, _add_download_files, _add_speech_host):
+    for add in (
+        _add_demo,
+        _add_chat,
+        _add_call,
+        _add_worker,
+        _add_ingest,
+        _add_doctor,
+        _add_download_files,
+        _add_speech_host,
+    ):
         add(commands)
     return parser
 
@@ -130,6 +139,11 @@ def _add_worker(commands: _Commands[argparse.ArgumentParser]) -> None:
     ):
         parser = _command(commands, name, what)
         parser.set_defaults(module="agent.commands.worker", options=[])
+
+
+def _add_ingest(commands: _Commands[argparse.ArgumentParser]) -> None:
+    parser = _command(commands, "ingest", "turn what was said into facts: any number of these, on any machine")
+    parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)  # whose end ends this one
 
 
 def _add_doctor(commands: _Commands[argparse.ArgumentParser]) -> None:

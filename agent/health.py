@@ -3,8 +3,8 @@
 ``GET /health``: ``{"status": …, "components": {name: {"status": …, "message": …, "details": {name: figure}}}}``,
 ``details`` where there are some. With 200, as long as calls can be held: "healthy", "degraded" (a store is away, and
 calls go on without it), "draining" (calls go on, no new ones come). With 503: "starting", and "disconnected" (LiveKit
-can't be reached at all). ``GET /`` and ``GET /worker`` are LiveKit's own, as its tools expect them.
-Above: worker. Below: keeper.
+can't be reached at all). ``GET /`` and ``GET /worker`` are LiveKit's own, as its tools expect them. An ingestion worker
+answers /health alone. Above: worker, commands.ingest. Below: keeper.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class HealthServer:
         *,
         states: States,
         status: Callable[[], str],
-        livekit_port: Callable[[], int],
+        livekit_port: Callable[[], int] | None = None,
     ) -> None:
         self._host, self._port = host, port
         self._states, self._status, self._livekit_port = states, status, livekit_port
         app = web.Application()
         app.router.add_get("/health", self._health)
-        app.router.add_get("/", self._livekit)
-        app.router.add_get("/worker", self._livekit)
+        if livekit_port is not None:
+            app.router.add_get("/", self._livekit)
+            app.router.add_get("/worker", self._livekit)
         self._runner = web.AppRunner(app, access_log=None)
         self.port = port
 
@@ -63,6 +64,7 @@ class HealthServer:
         return web.json_response(body, status=503 if status in _UNABLE else 200)
 
     async def _livekit(self, request: web.Request) -> web.Response:
+        assert self._livekit_port is not None
         url = f"http://127.0.0.1:{self._livekit_port()}{request.path}"
         try:
             async with (

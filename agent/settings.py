@@ -147,6 +147,13 @@ class AgentSettings(EnvironmentSettings):
         validation_alias=AliasChoices("AGENT_HEALTH_PORT"),
         description="The port the worker answers /health on; 0 for any free one.",
     )
+    ingest_health_port: int = Field(
+        default=8082,
+        ge=0,
+        le=65_535,
+        validation_alias=AliasChoices("AGENT_INGEST_HEALTH_PORT"),
+        description="The port python -m agent ingest answers /health on; 0 for any free one.",
+    )
 
     openai_api_key: OptionalSecret = Field(
         default=None, validation_alias=AliasChoices("OPENAI_API_KEY"), description="The key for openai."

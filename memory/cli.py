@@ -55,6 +55,11 @@ def _parser() -> argparse.ArgumentParser:
 
     add_arguments(evaluate)
     evaluate.set_defaults(run=_run_eval, log_level=logging.WARNING)
+    from memory.ingestion import importing
+
+    brought = commands.add_parser("import", help="bring in existing conversations from a file of JSON lines")
+    importing.add_arguments(brought)
+    brought.set_defaults(run=_run_import, log_level=logging.WARNING)
     return parser
 
 
@@ -63,6 +68,12 @@ def _run_eval(arguments: argparse.Namespace) -> int:
     from memory.wiring import open_embedder
 
     return asyncio.run(run(arguments, open_embedder(load_settings())))
+
+
+def _run_import(arguments: argparse.Namespace) -> int:
+    from memory.wiring_import import run_import
+
+    return asyncio.run(run_import(arguments, load_settings()))
 
 
 def _run_host(arguments: argparse.Namespace) -> int:

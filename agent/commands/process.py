@@ -155,3 +155,11 @@ def configure_logging(*, verbose: bool) -> None:
     if not verbose:
         # It tells of tasks nobody waited for: livekit's, whose failures are told as what they mean.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
+
+def log_as_service() -> None:
+    """Tell what goes on from INFO, with times, for a process that nobody sits in front of. After configure_logging."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Plain("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    for name in ("memory", "agent"):
+        logging.getLogger(name).setLevel(logging.INFO)

@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -27,8 +26,10 @@ from memory.ingestion.import_lines import BadLine, Line, Target, Turn, lines, re
 from memory.limits import ID_CHARS_MAX, IMPORT_BATCH, IMPORT_BATCH_BYTES_MAX, IMPORT_LOG_MAX
 from memory.models import MemoryEntry, Scope
 from memory.privacy.intake import Intake
+from memory.retrieval.tasks import end_all
 
 _TOLD_MAX = 20  # bad lines that are named; the others are counted
+_USERS_AT_ONCE = 6  # whose turns are appended: they share one write to the disk
 _CHECKED_BYTES = 65_536
 
 
@@ -110,8 +111,20 @@ class Importer:
         return report
 
     async def _append(self, turns: Sequence[Turn]) -> None:
-        for scope, group in groupby(turns, key=lambda turn: turn.scope):
-            await self._log.extend(scope, [turn.entry for turn in group])
+        by_user: dict[Scope, list[MemoryEntry]] = {}
+        for turn in turns:
+            by_user.setdefault(turn.scope, []).append(turn.entry)
+        some = asyncio.Semaphore(_USERS_AT_ONCE)
+
+        async def extend(scope: Scope, entries: Sequence[MemoryEntry]) -> None:
+            async with some:
+                await self._log.extend(scope, entries)
+
+        tasks = [asyncio.create_task(extend(scope, entries)) for scope, entries in by_user.items()]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await end_all(tasks)
 
     async def _settle(self, path: Path, progress: Progress) -> None:
         await self._drain()

@@ -19,7 +19,7 @@ from livekit.agents import AgentSession, JobContext
 from memory.clock import Clock
 from memory.errors import InvalidIdentity
 from memory.identity import Assurance, Identity, identify, normalise_phone
-from memory.limits import ID_CHARS_MAX
+from memory.limits import DISPLAY_NAME_CHARS_MAX, ID_CHARS_MAX
 from memory.models import Scope
 from memory.settings import Settings
 
@@ -155,11 +155,13 @@ class CallerFinder:
         while is_sip and "sip.phoneNumber" not in participant.attributes and self._clock.monotonic() < until_s:
             await self._clock.sleep(_POLL_S)
         try:
-            return identify(
+            identity = identify(
                 participant.identity,
                 is_sip=is_sip,
                 attributes=participant.attributes,
                 region=self._settings.phone_region,
             )
+            # A phone's name is made of its number. Whoever has chosen another name for themselves gains nothing by it.
+            return identity if is_sip else replace(identity, name=participant.name[:DISPLAY_NAME_CHARS_MAX] or None)
         except InvalidIdentity:
             return Identity(None, Assurance.ANONYMOUS)

@@ -18,6 +18,7 @@ from memory.plugin.recall import RecallGate
 from memory.recorder import Recorder
 from memory.replay import replay_left
 from memory.retrieval.prefetch import Prefetcher
+from memory.retrieval.profile import ProfileSource
 from memory.settings import Settings
 from memory.spool import Spool
 from memory.wiring import Backend, open_spool
@@ -100,6 +101,7 @@ class Opening:
             if task is not None:
                 task.cancel()
                 await asyncio.wait((task,))
+        await self._gate.profile.aclose()
         if self._prefetcher is not None:
             await self._prefetcher.aclose()
         if self._backend is not None and self._owned:
@@ -171,6 +173,8 @@ class Opening:
             self._counters.add("recall.not_allowed")
             return None
         self._warming = asyncio.create_task(backend.retriever.warm(caller.scope), name="memory.warm")
+        if isinstance(backend.retriever, ProfileSource):
+            self._gate.profile.ask(backend.retriever, caller.scope, caller.identity.name or "")
         return Prefetcher(
             backend.retriever,
             caller.scope,

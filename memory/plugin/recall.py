@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from livekit.agents.telemetry import tracer
 from memory.clock import Clock
 from memory.context.block import prefix, render_block
 from memory.counters import Counters
-from memory.models import Recall
+from memory.models import Fact, Recall
+from memory.plugin.greeting import Profile
 from memory.plugin.turns import Remembered
 from memory.retrieval.deadlines import Deadline, done_within
 from memory.retrieval.prefetch import Prefetcher
@@ -47,7 +48,7 @@ class _Prefixed:
 
     context: llm.ChatContext
     items: list[llm.ChatItem]
-    own: llm.ChatMessage
+    own: llm.ChatMessage | None  # none where the copy has a message more: a greeting has no user's to be put before
     prefixed: llm.ChatMessage
 
 
@@ -62,6 +63,7 @@ class RecallGate:
         self._opened: asyncio.Future[Prefetcher | None] = asyncio.get_running_loop().create_future()
         self._waits = True
         self._turn: _Turn | None = None
+        self.profile = Profile(clock, counters)
 
     @property
     def last_block(self) -> str:
@@ -93,7 +95,8 @@ class RecallGate:
         if self._turn.recall is None:
             return Remembered(degradations=(LATE,))
         recall = self._turn.recall
-        ids = tuple(passage.id for passage in recall.passages) if self._turn.block else ()
+        facts, passages = [fact.id for fact in recall.facts], [passage.id for passage in recall.passages]
+        ids = (*facts, *passages) if self._turn.block else ()
         return Remembered(ids, tuple(f"memory_{name}" for name in recall.degraded))
 
     async def ask(self, query: str) -> Recall | None:
@@ -129,14 +132,16 @@ class RecallGate:
     async def _try_prefixed(self, chat_ctx: llm.ChatContext) -> _Prefixed | None:
         deadline = Deadline(self._clock, self._settings.turn_budget_ms)
         message = next((m for m in reversed(chat_ctx.messages()) if m.role == "user"), None)
-        text = (message.text_content or "").strip() if message is not None else ""
-        if message is None or not text:
+        if message is None:
+            return self._greeting(chat_ctx)
+        text = (message.text_content or "").strip()
+        if not text:
             return None
         turn = self._turn
         if turn is None or (turn.message_id, turn.text) != (message.id, text):
-            present = frozenset(self._entry_id(m.id) for m in chat_ctx.messages())
-            recall = await self._recall(text, deadline, present)
-            turn = self._turn = _Turn(message.id, text, self._block(recall, text), recall)
+            recall = await self._recall(text, deadline, self._present(chat_ctx))
+            profile = self.profile.for_turn(recall, _earlier(chat_ctx, message), self._present(chat_ctx))
+            turn = self._turn = _Turn(message.id, text, self._block(recall, text, profile), recall)
         if not turn.block:
             return None
         prefixed = message.model_copy(update={"content": _with_block(turn.block, message.content)})
@@ -144,10 +149,22 @@ class RecallGate:
         context.items = [prefixed if item is message else item for item in context.items]
         return _Prefixed(context, list(chat_ctx.items), message, prefixed)
 
-    def _block(self, recall: Recall | None, query: str) -> str:
+    def _greeting(self, chat_ctx: llm.ChatContext) -> _Prefixed | None:
+        """What the LLM is told where nobody has said anything yet, as a message of the user's that holds it alone."""
+        block = self._block(Recall(), "", self.profile.for_greeting())
+        if not block:
+            return None
+        told = llm.ChatMessage(role="user", content=[block])
+        context = chat_ctx.copy()
+        context.items = [*context.items, told]
+        return _Prefixed(context, list(chat_ctx.items), None, told)
+
+    def _block(self, recall: Recall | None, query: str, profile: Sequence[Fact]) -> str:
         if recall is None:
             return ""
-        return render_block(recall, max_tokens=self._settings.block_tokens, now=self._clock.now(), query=query)
+        return render_block(
+            recall, max_tokens=self._settings.block_tokens, now=self._clock.now(), query=query, profile=profile
+        )
 
     async def _recall(self, query: str, deadline: Deadline, present: frozenset[str]) -> Recall | None:
         with tracer.start_as_current_span("memory.retrieve") as span:
@@ -175,6 +192,10 @@ class RecallGate:
             return None
         return self._opened.result()
 
+    def _present(self, chat_ctx: llm.ChatContext) -> frozenset[str]:
+        """The entries that the LLM is given anyhow."""
+        return frozenset(self._entry_id(message.id) for message in chat_ctx.messages())
+
     def _unused(self) -> bool:
         return self._opened.done() and self._opened.result() is None
 
@@ -187,9 +208,15 @@ def _with_block(block: str, content: list[llm.ChatContent]) -> list[llm.ChatCont
     return [*content[:first], prefix(block, text), *content[first + 1 :]]
 
 
+def _earlier(chat_ctx: llm.ChatContext, message: llm.ChatMessage) -> tuple[str, ...]:
+    """The user's messages before this one."""
+    return tuple(one.id for one in chat_ctx.messages() if one.role == "user" and one is not message)
+
+
 def _carry_back(prefixed: _Prefixed, chat_ctx: llm.ChatContext) -> None:
     """Do to the context what the node did to its copy, if anything: livekit goes on with it after the node."""
-    items = [prefixed.own if item is prefixed.prefixed else item for item in prefixed.context.items]
+    own = [] if prefixed.own is None else [prefixed.own]
+    items = [one for item in prefixed.context.items for one in (own if item is prefixed.prefixed else [item])]
     if items != prefixed.items:
         chat_ctx.items[:] = items
 

@@ -12,7 +12,7 @@ from typing import Any
 from livekit.agents import Agent, AgentSession
 from livekit.agents.voice import io
 
-from memory.models import MemoryEntry, MemoryEvent, Passage, Recall, Scope
+from memory.models import Fact, MemoryEntry, MemoryEvent, Passage, Recall, Scope
 from memory.plugin import AttachedMemory, attach
 from memory.ports import Selection
 from memory.settings import Settings
@@ -46,10 +46,16 @@ class ScriptedRetriever:
     asked: list[str] = field(default_factory=list)
     excluded: list[frozenset[str]] = field(default_factory=list)
     warmed: list[Scope] = field(default_factory=list)
+    facts: Sequence[Fact] = ()
+    profiled: Sequence[Fact] = ()
+    profile_hold: asyncio.Event = field(default_factory=asyncio.Event)
+    profiles: list[str] = field(default_factory=list)  # the names it was asked for with
+    state: str = ""
     running: int = 0
 
     def __post_init__(self) -> None:
         self.hold.set()
+        self.profile_hold.set()
 
     async def recall(
         self, scope: Scope, query: str, *, limit: int, budget_ms: float, exclude_ids: frozenset[str] = frozenset()
@@ -61,9 +67,17 @@ class ScriptedRetriever:
             await self.hold.wait()
             if self.error is not None:
                 raise self.error
-            return Recall(passages=tuple(p for p in self.passages if p.id not in exclude_ids)[:limit])
+            passages = tuple(p for p in self.passages if p.id not in exclude_ids)[:limit]
+            return Recall(passages=passages, facts=tuple(self.facts), state=self.state)
         finally:
             self.running -= 1
+
+    async def profile(self, scope: Scope, *, name: str = "", limit: int, budget_ms: float) -> Recall:
+        self.profiles.append(name)
+        await self.profile_hold.wait()
+        if self.error is not None:
+            raise self.error
+        return Recall(facts=tuple(self.profiled)[:limit], state=self.state)
 
     async def warm(self, scope: Scope) -> None:
         self.warmed.append(scope)

@@ -55,7 +55,7 @@ class SqlDigestStore:
     async def _put(self, connection: AsyncConnection, conversation: int, user: int, digest: SessionDigest) -> None:
         row = {name: getattr(digest, name) for name in _COLUMNS}
         row |= {"key_moments": list(digest.key_moments), "user_id": user, "updated_at": self._clock.now()}
-        put = insert(connection, session_digests).values(conversation_id=conversation, **row)
+        put = insert(connection.dialect.name, session_digests).values(conversation_id=conversation, **row)
         await connection.execute(put.on_conflict_do_update(index_elements=["conversation_id"], set_=row))
         through = {"digested": digest.through_cursor}
         await connection.execute(sa.update(conversations).where(conversations.c.id == conversation).values(**through))

@@ -6,6 +6,7 @@ Above: knowledge_sql, forgetting. Below: knowledge_schema, knowledge.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from operator import attrgetter
@@ -147,20 +148,24 @@ async def put(connection: AsyncConnection, table: sa.Table, user: int, rows: Seq
     """Insert rows of one user, or replace the ones with the same ids."""
     if not rows:
         return
-    statement = insert(connection, table)
-    columns = {name: statement.excluded[name] for name in rows[0] if name != "id"}
-    statement = statement.on_conflict_do_update(index_elements=["user_id", "id"], set_=columns)
+    statement = _upsert(connection.dialect.name, table, tuple(rows[0]))
     for start in range(0, len(rows), _AT_ONCE):
         await connection.execute(statement, [{"user_id": user, **row} for row in rows[start : start + _AT_ONCE]])
         await asyncio.sleep(0)
 
 
+@functools.cache
+def _upsert(dialect: str, table: sa.Table, names: tuple[str, ...]) -> Any:
+    statement = insert(dialect, table)
+    columns = {name: statement.excluded[name] for name in names if name != "id"}
+    return statement.on_conflict_do_update(index_elements=["user_id", "id"], set_=columns)
+
+
 async def put_episode(connection: AsyncConnection, user: int, episode: Episode, version: int) -> None:
     """Store a new episode; one that is there keeps its place in the order."""
     row = episode_row(episode)
-    statement = insert(connection, episodes).values(user_id=user, version=version, **row)
-    columns = {name: statement.excluded[name] for name in row if name != "id"}
-    await connection.execute(statement.on_conflict_do_update(index_elements=["user_id", "id"], set_=columns))
+    statement = _upsert(connection.dialect.name, episodes, tuple(row))
+    await connection.execute(statement, {"user_id": user, "version": version, **row})
 
 
 async def put_patch(connection: AsyncConnection, user: int, patch: Patch, version: int) -> None:

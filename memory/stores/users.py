@@ -102,10 +102,10 @@ def _locked(row: Any) -> LockedUser:
 
 def insert_new(connection: AsyncConnection, table: sa.Table) -> Any:
     """An insert that leaves a row alone that is there already."""
-    return insert(connection, table).on_conflict_do_nothing()
+    return insert(connection.dialect.name, table).on_conflict_do_nothing()
 
 
-def insert(connection: AsyncConnection, table: sa.Table) -> Any:
+def insert(dialect: str, table: sa.Table) -> Any:
     """The dialect's insert, which knows conflicts."""
-    make = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    make = postgresql.insert if dialect == "postgresql" else sqlite.insert
     return make(table)

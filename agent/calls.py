@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 from memory import wiring
 from memory.clock import Clock, SystemClock
 from memory.datadir import runtime_dir
-from memory.errors import VoiceMemoryError
+from memory.errors import DataDirectoryUnusable, VoiceMemoryError
 from memory.hosting import FileLock
 from memory.models import new_id
 from memory.retrieval.deadlines import done_within
@@ -37,10 +38,14 @@ BEAT_S = 2.5
 BEATS_WHOLE = 12  # all that is held is written anew as often: a Redis may have lost what it had
 WORKERS_MAX = 256  # looked at in one scan
 TAKEN_S = 600
+LOOK_S = 0.25  # between two looks at the locks of this machine's workers
 _KEPT_S = 86_400
 _CLOSE_S = 2.0
 
+_LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.01
+
 _WORKERS = "vm:workers"
+_LIFE = "worker."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +85,20 @@ class CallRegistry:
         self._beats = 0
         self._alive_since_s: float | None = None  # since when the worker's own sign of life has never failed
         self._task: asyncio.Task[None] | None = None
+        self._known_dead: set[str] = set()
 
     def hold_life(self) -> None:
         """Take the lock that says, to others on this machine, that this process lives. Touches the disk.
 
         Raises:
-            DataDirectoryUnusable: the directory for locks can't be used.
+            DataDirectoryUnusable: the directory for locks, or the lock, can't be used.
         """
         self._life = self._life_of(self._me)
-        self._life.try_acquire()
+        for _ in range(_LOCK_TRIES):  # somebody may be looking whether it is held
+            if self._life.try_acquire():
+                return
+            time.sleep(_LOCK_PAUSE_S)
+        raise DataDirectoryUnusable(f"The lock {self._life.path.name} can't be taken; start the worker again.")
 
     def start(self) -> None:
         """Begin to give signs of life in Redis."""
@@ -134,6 +144,23 @@ class CallRegistry:
             LeftBehind(worker, _read(calls), certain=worker in dead) for worker, calls in zip(gone, held, strict=True)
         ]
 
+    async def death_within(self, seconds: float) -> None:
+        """Return once another worker of this machine has died, or after ``seconds``."""
+        until_s = self._clock.monotonic() + seconds
+        while (left_s := until_s - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(LOOK_S, left_s))
+            if await asyncio.to_thread(self._somebody_died):
+                return
+
+    def _somebody_died(self) -> bool:
+        """Whether a worker is dead that wasn't known to be."""
+        paths = list(runtime_dir(self._settings.data_dir).glob(f"{_LIFE}*"))[:WORKERS_MAX]
+        workers = {path.name.removeprefix(_LIFE) for path in paths} - {self._me}
+        dead = {worker for worker in workers if self._is_dead(worker)}
+        news = dead - self._known_dead
+        self._known_dead = dead
+        return bool(news)
+
     def _steady(self) -> bool:
         alive_since_s = self._alive_since_s
         return alive_since_s is not None and self._clock.monotonic() - alive_since_s > LEASE_S + BEAT_S
@@ -149,7 +176,7 @@ class CallRegistry:
             life.release()
 
     def _life_of(self, worker: str) -> FileLock:
-        return FileLock(runtime_dir(self._settings.data_dir) / f"worker.{worker}")
+        return FileLock(runtime_dir(self._settings.data_dir) / f"{_LIFE}{worker}")
 
     async def forget(self, worker: str, job_ids: list[str], *, whole: bool) -> None:
         """These calls of a worker that is gone are dealt with; with ``whole`` all of them."""

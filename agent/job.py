@@ -115,15 +115,33 @@ class Call:
         )
         if self._typed is None:  # at a terminal
             return
-        self._typed.start()
         self._presence = Presence(self._ctx.room, session, agent_settings.reconnect_seconds, self._end)
         if self._rescue is not None and not self._presence.users_left:
             self._end("nobody is left")  # between the dispatch and now; it may even have made the room anew
         elif memory_settings.enabled:
-            self._later(self._resume(session, memory, assistant, agent_settings))
+            self._later(self._take_up(session, memory, assistant, agent_settings, self._typed))
             self._later(self._give_way(session, memory))
-        elif self._rescue is not None:
-            _say(session, agent_settings.resumed)
+        else:
+            self._typed.start()
+            if self._rescue is not None:
+                _say(session, agent_settings.resumed)
+
+    async def _take_up(
+        self,
+        session: AgentSession[None],
+        memory: AttachedMemory,
+        assistant: Assistant,
+        settings: AgentSettings,
+        typed: TypedInput,
+    ) -> None:
+        """``_resume``. Whose agent died is answered as somebody who was heard before, hence not sooner."""
+        if self._rescue is None:
+            typed.start()
+        try:
+            await self._resume(session, memory, assistant, settings)
+        finally:
+            if self._rescue is not None:
+                typed.start()
 
     async def _resume(
         self, session: AgentSession[None], memory: AttachedMemory, assistant: Assistant, settings: AgentSettings

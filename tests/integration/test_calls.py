@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.calls import BEAT_S, LEASE_S, CallRegistry, HeldCall
+from agent.calls import BEAT_S, LEASE_S, LOOK_S, CallRegistry, HeldCall
 from memory.datadir import runtime_dir
 from memory.settings import Settings, load_settings
 from memory.stores.connection import RedisLink
@@ -101,6 +101,46 @@ async def test_a_process_of_this_machine_that_has_died_is_known_to_be_dead_at_on
         assert not await registry.take("AJ_1")
         await registry.forget(left.worker, ["AJ_1"], whole=True)
         assert await registry.left_behind() == []
+
+
+async def test_a_death_on_this_machine_is_noticed_without_waiting_for_the_next_scan(
+    settings: Settings, redis: RedisLink
+) -> None:
+    clock = ManualClock()
+    async with working(settings, clock) as registry, working(settings):
+        waiting = asyncio.create_task(registry.death_within(10))
+        await passed(clock, 2)
+        assert not waiting.done()  # the other one lives
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "tests.integration.calls_child", cwd=ROOT)
+        async with asyncio.timeout(60):
+            assert await process.wait() == -signal.SIGKILL
+        await passed(clock, 2 * LOOK_S)
+        assert waiting.done()
+        again = asyncio.create_task(registry.death_within(10))
+        await passed(clock, 9)
+        assert not again.done()  # it is known to be dead
+        await passed(clock, 2)
+        assert again.done()
+
+
+async def passed(clock: ManualClock, seconds: float) -> None:
+    """Let time pass; what a thread looks for meanwhile is waited for."""
+    for _ in range(round(seconds / LOOK_S)):
+        await clock.advance(LOOK_S)
+        await asyncio.sleep(0.02)
+
+
+async def test_a_lock_that_somebody_looks_at_is_taken_all_the_same(settings: Settings) -> None:
+    registry = CallRegistry(settings)
+    looking = registry._life_of(registry._me)
+    assert looking.try_acquire(shared=True)
+    taking = asyncio.create_task(asyncio.to_thread(registry.hold_life))
+    await asyncio.sleep(0.05)
+    looking.release()
+    await taking
+    assert not looking.try_acquire(shared=True)
+    looking.release()
+    await registry.aclose()
 
 
 async def test_a_worker_elsewhere_is_missed_when_its_lease_has_lapsed_and_ours_never_did(

@@ -137,9 +137,9 @@ class RoomClient:
         await self._until(lambda: self.joined, "an agent")
         return self.joined[0][0]
 
-    async def until_left(self, agent: str) -> None:
+    async def until_left(self, agent: str, *, within_s: float = WAIT_S) -> None:
         """Wait until an agent has left the room."""
-        await self._until(lambda: agent in [identity for identity, _ in self.left], "an agent's leaving")
+        await self._until(lambda: agent in [identity for identity, _ in self.left], "an agent's leaving", within_s)
 
     async def reads(self, *words: str, after: int = 0) -> Line:
         """The agent's first line, not counting ``after`` of them, that has all ``words``; waits for it."""

@@ -99,6 +99,17 @@ async def test_a_rescued_call_goes_on_as_it_stood(
     assert happened.done == done
 
 
+@pytest.mark.parametrize("rescue", [True, False])
+@pytest.mark.parametrize("before", [[said("user"), said("assistant")], StoreUnavailable("away")])
+async def test_what_is_typed_to_a_rescued_call_is_answered_by_who_knows_what_was_said(
+    before: list[MemoryEntry] | Exception, rescue: bool, happened: Happened
+) -> None:
+    made = call(happened, rescue=rescue)
+    typed: Any = SimpleNamespace(start=happened.note("typed"))
+    await made._take_up(session(happened), memory(before), assistant(happened), load().agent, typed)
+    assert happened.done.index("typed") == (1 if rescue else 0)
+
+
 async def test_a_rescue_waits_for_memory_no_longer_than_it_may(
     happened: Happened, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ class Server:
 class Registry:
     """What other workers have left behind."""
 
+    clock: ManualClock
     left: list[LeftBehind] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     forgotten: list[tuple[str, list[str], bool]] = field(default_factory=list)
@@ -94,6 +95,9 @@ class Registry:
         if self.error is not None:
             raise self.error
         return self.left
+
+    async def death_within(self, seconds: float) -> None:
+        await self.clock.sleep(seconds)
 
     async def take(self, job_id: str) -> bool:
         new = job_id not in self.taken
@@ -119,7 +123,8 @@ class Desk:
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
-    server, registry, clock = Server(), Registry(), ManualClock()
+    clock = ManualClock()
+    server, registry = Server(), Registry(clock)
     rescuer = Rescuer(server, registry, clock)  # type: ignore[arg-type] # as much of both as is used
     yield Desk(server, registry, clock, rescuer)
     await rescuer.aclose()

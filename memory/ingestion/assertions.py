@@ -54,11 +54,15 @@ class Clause:
 
     @cached_property
     def folded(self) -> str:
-        return lexicon.LEADING_NO.sub("", fold(self.text).strip())
+        return lexicon.LEADING_NO.sub("", lexicon.LEADING.sub("", fold(self.text).strip()))
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         return Vocabulary(self.text)
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        return numbers(self.text)
 
     @cached_property
     def negated(self) -> bool:
@@ -123,21 +127,27 @@ class Sources:
         at = self._order.index(place)
         return [clause for other in self._order[max(0, at - CONTEXT_TURNS) : at] for clause in self._of[other]]
 
-    def asked(self, place: int) -> str:
-        """The agent's question right before a turn, or ""."""
+    def answered(self, place: int) -> str:
+        """What the agent said right before a turn, or ""."""
         if place == 0 or self._turns[place - 1].speaker != "assistant":
             return ""
-        return " ".join(sentence for sentence in _sentences(self._turns[place - 1].text) if _offers(sentence))
+        return self._turns[place - 1].text
 
     def _confirmed(self, place: int) -> list[Clause]:
         if place not in self.places or not lexicon.AFFIRMATIONS.search(fold(self._turns[place].text).strip()):
             return []
         return [
             Clause(place, -1, text, confirmed=True)
-            for sentence in _sentences(self.asked(place))
+            for sentence in _sentences(self.answered(place))
+            if _offers(sentence)
             for text in _CLAUSE.split(sentence)
             if text and text.strip()
         ]
+
+
+def head(text: str) -> str:
+    """The first clause of a text."""
+    return next((part for part in _CLAUSE.split(text) if part and part.strip()), text)
 
 
 def _offers(sentence: str) -> bool:

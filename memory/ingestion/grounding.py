@@ -10,12 +10,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from memory.ingestion import lexicon
-from memory.ingestion.assertions import Clause, Vocabulary, denies
+from memory.ingestion.assertions import Clause, Vocabulary, denies, head
 from memory.ingestion.extraction import ExtractedFact
-from memory.ingestion.spoken_numbers import Numbers
+from memory.ingestion.spoken_numbers import Numbers, written
 from memory.knowledge import USER_ENTITY_KEY
 from memory.retrieval.text import fold, stems, words
 
+COVERED_MIN = 0.7  # of a fact's words that were said, besides how facts are put
+OBJECT_COVERED_MIN = 0.6
+PARAPHRASE_COVERED_MIN = 0.85  # of the words, where the object is half the user's and half the extractor's
 PAST_DAYS_MAX = 366 * 120
 FUTURE_DAYS_MAX = 366 * 5
 
@@ -36,6 +39,7 @@ _DATE = re.compile(
     rf"|(?P<month2>{_MONTHS}) (?P<day2>\d\d?)(?:st|nd|rd|th)?(?:,? (?P<year2>\d{{4}}))?\b"
     rf"|(?P<year3>\d{{4}})-(?P<month3>\d\d)-(?P<day3>\d\d)(?:t[\d:.]+z?)?|\b(?P<month4>{_MONTHS}),? (?P<year4>\d{{4}}))"
 )
+_WEEKDAYS = re.compile(rf"\b(?:{_DAYS})s?\b|الاثنين|الثلاثاء|الاربعاء|الخميس|الجمعه|السبت|الاحد")
 _DAY_NAMES = re.compile(rf"\b(?:{_DAYS}|{_MONTHS})\b")
 _RELATIVE = lexicon.whole(
     "today tonight tomorrow yesterday week weekend month next last heute morgen gestern ubermorgen woche monat hoy"
@@ -44,8 +48,9 @@ _RELATIVE = lexicon.whole(
 _DAY_OF_MONTH = re.compile(
     rf"\b\d\d?(?:st|nd|rd|th|\.)? (?:of |de )?(?:{_MONTHS})\b|\b(?:{_MONTHS}) \d\d?\b", re.IGNORECASE
 )
-_NUMBER = re.compile(r"\d+")
-_CLOCK_PM = re.compile(r"\b(1[3-9]|2[0-3]):?([0-5]\d)?\b")
+_NUMBERS_MAX = 50  # of one fact that are looked at
+# All nouns of a German sentence are capitalised: there, capitals tell no names.
+_GERMAN = lexicon.whole("ist hat der die das den dem und einen eine am im nicht fur mit bei wohnt heisst mochte")
 _FRAME = lexicon.FRAME | frozenset(stems(" ".join(lexicon.FRAME)))
 _WORD = re.compile(r"[^\W\d_][\w'’-]*")
 _POSSESSIVE = re.compile(r"['’]s\b|['’]$")
@@ -64,7 +69,8 @@ class Wording:
         folded = fold(fact.text)
         self._dates = list(_DATE.finditer(folded))
         self._timeless = _DATE.sub(" ", folded)
-        self.denied = denies(re.sub(r"^no,? ", "", folded))
+        self._numbers = written(self._timeless)[:_NUMBERS_MAX]
+        self.denied = denies(fold(head(fact.text)))
         subject = set() if fact.subject == USER_ENTITY_KEY else set(_content(fact.subject))
         self._subject = _content(fact.subject) if fact.subject != USER_ENTITY_KEY else []
         self._object = [word for word in _content(_DATE.sub(" ", fold(fact.object))) if not word.isdigit()]
@@ -78,24 +84,24 @@ class Wording:
         return [clause for clause, score in zip(clauses, scores, strict=True) if score == top] if top > 0 else []
 
     def _score(self, clause: Clause) -> float:
-        share = sum(word in clause.vocabulary for word in dict.fromkeys(self._key))
-        said = set(_NUMBER.findall(clause.folded))
-        share += sum(digits in said for digits in _NUMBER.findall(fold(self._fact.text)))
+        share: float = sum(word in clause.vocabulary for word in dict.fromkeys(self._key))
+        share += sum(word in clause.vocabulary for word in self._object)  # what it is about counts twice
+        share += sum(clause.numbers.has(digits) for digits in self._numbers)
         if not share and self._dates and lexicon.TEMPORAL.search(clause.folded):
-            share += 1
+            share += 0.5
         return share
 
     def numbers_in(self, said: Numbers) -> bool:
         """Whether every number of it was said; those of full dates apart, and 24-hour times for "pm"."""
-        text = _CLOCK_PM.sub(lambda m: f"{int(m[1]) - 12}:{m[2]}" if m[2] else m[0], self._timeless)
-        plain = re.sub(r"(?<=\d)[,.'](?=\d{3}(?!\d))", "", text)
-        return all(said.has(digits) or not int(digits) for digits in _NUMBER.findall(plain)[:50])
+        return all(said.has(digits) or _said_as_pm(digits, said) or not int(digits) for digits in self._numbers)
 
-    def dates_plausible(self, now: datetime, clauses: Sequence[Clause]) -> bool:
-        """Whether its dates were spoken of at all, and are near enough to now."""
-        if not self._dates:
-            return True
-        return temporal(clauses) and all(_plausible(match, now) for match in self._dates)
+    def dates_plausible(self, now: datetime, clauses: Sequence[Clause], said: Numbers) -> bool:
+        """Whether its dates were spoken of at all, and are near enough to now.
+
+        A day of the month that nobody named may stand for "Tuesday" or "tomorrow".
+        """
+        reckoned = any(_is_relative(clause.folded) for clause in clauses)
+        return all(_plausible(date, now) and (reckoned or _day_said(date, said)) for date in self._dates)
 
     def names_in(self, said: Vocabulary, clauses: Sequence[Clause]) -> bool:
         """Whether every name of it was said. A day's name may stand for "tomorrow"."""
@@ -111,20 +117,32 @@ class Wording:
         """Capitalised words, folded: in the text but at its start, anywhere in subject and object."""
         found: list[str] = []
         dateless = _without_dates(self._fact.text)
-        for text, first in ((dateless, 1), (self._fact.subject, 0), (_without_dates(self._fact.object), 0)):
+        texts = [(self._fact.subject, 0), (_without_dates(self._fact.object), 0)]
+        if not _GERMAN.search(fold(dateless)):
+            texts.append((dateless, 1))
+        for text, first in texts:
             for match in list(_WORD.finditer(text))[first:]:
                 word = _POSSESSIVE.sub("", match.group())
-                if word[:1].isupper() and word not in ("I", "User", "Users"):
+                if word[:1].isupper() and word.casefold() not in ("i", "user", "users"):
                     found += [part for part in words(word) if part not in _FRAME]
         return found
 
-    def object_share(self, said: Vocabulary) -> float:
-        """How much of the object was said; 1 where it is a number or a date."""
-        return _share(self._object, said)
+    def grounded(self, said: Vocabulary, asked: Vocabulary, *, brief: bool) -> bool:
+        """Whether enough of it was said: of the object, and of all its words.
 
-    def share(self, said: Vocabulary, asked: Vocabulary) -> float:
-        """How much of it was said, by the user or in the question that they answered."""
-        return _share(self._text, said, asked)
+        ``asked``: the question that the user answered, ``brief``: in a word or two. Its words count for how a fact is
+        put, and for the object's only where the answer is brief and says some of it.
+        """
+        own = _share(self._object, said)
+        if brief and own > 0:
+            own = _share(self._object, said, asked)
+        if own < OBJECT_COVERED_MIN and not (own >= 0.5 and _share(self._text, said) >= PARAPHRASE_COVERED_MIN):
+            return False
+        return _share(self._text, said, asked) >= COVERED_MIN
+
+    def owed_to(self, others: Vocabulary, own: Vocabulary) -> bool:
+        """Whether any of its words was said of others alone."""
+        return any(word in others and word not in own for word in self._text)
 
     def mentions(self, word: str) -> bool:
         return fold(word) in Vocabulary(f"{self._fact.text} {self._fact.object}")
@@ -150,7 +168,18 @@ class Wording:
 
 
 def _is_relative(folded: str) -> bool:
-    return _RELATIVE.search(folded) is not None
+    return _RELATIVE.search(folded) is not None or _WEEKDAYS.search(folded) is not None
+
+
+def _said_as_pm(digits: str, said: Numbers) -> bool:
+    """Whether a time of a 24-hour clock was said by the 12-hour one."""
+    return len(digits) <= 2 and 13 <= int(digits) <= 23 and said.has(str(int(digits) - 12))
+
+
+def _day_said(date: re.Match[str], said: Numbers) -> bool:
+    day = date["day"] or date["day2"] or date["day3"]
+    year = date["year"] or date["year2"] or date["year3"] or date["year4"]
+    return said.has(day) if day else said.has(year)
 
 
 def _content(text: str) -> list[str]:

@@ -24,8 +24,7 @@ from memory.limits import ENTITY_NAME_CHARS_MAX, FACT_CHARS_MAX, FACTS_PER_CHUNK
 PAST_MAX = timedelta(days=366 * 120)  # a life
 FUTURE_MAX = timedelta(days=366 * 5)
 ENDS_MAX = timedelta(days=366 * 50)
-COVERED_MIN = 0.6  # of a fact's words that were said, besides how facts are put
-OBJECT_COVERED_MIN = 0.5
+BRIEF_WORDS = 5  # of an answer that says little without its question
 KIND_CHARS_MAX = 40
 RELATION_CHARS_MAX = 60
 ANY_KIND = "Entity"
@@ -121,21 +120,31 @@ class _Guard:
         best = wording.closest(clauses)
         if not best:
             return "not grounded"
-        return self._ground_fault(fact, wording, clauses) or _meaning_fault(fact, wording, clauses, best)
+        return self._ground_fault(fact, wording, clauses) or _meaning_fault(fact, wording, best)
 
     def _ground_fault(self, fact: ExtractedFact, wording: Wording, clauses: list[Clause]) -> str | None:
         earlier = [clause for place in fact.turns for clause in self._sources.before(place)]
         said = Vocabulary(" . ".join([*(clause.text for clause in (*clauses, *earlier)), self._user_name]))
-        asked = Vocabulary(" . ".join(self._sources.asked(place) for place in fact.turns))
-        if not wording.numbers_in(numbers_of([*clauses, *earlier])):
+        asked = Vocabulary(" . ".join(self._sources.answered(place) for place in fact.turns))
+        counted = numbers_of([*clauses, *earlier])
+        if not wording.numbers_in(counted):
             return "number"
-        if not wording.dates_plausible(self._now, clauses):
+        if not wording.dates_plausible(self._now, clauses, counted):
             return "date"
         if not wording.names_in(said, clauses):
             return "name"
-        if wording.object_share(said) < OBJECT_COVERED_MIN or wording.share(said, asked) < COVERED_MIN:
+        brief = sum(len(clause.text.split()) for clause in clauses if not clause.confirmed) <= BRIEF_WORDS
+        if not wording.grounded(said, asked, brief=brief):
             return "not grounded"
-        return None
+        return "somebody else's" if self._is_mixed_up(fact, wording, clauses, earlier) else None
+
+    def _is_mixed_up(self, fact: ExtractedFact, wording: Wording, clauses: list[Clause], earlier: list[Clause]) -> bool:
+        """Whether a fact of the user's has words that were said of somebody else alone."""
+        if fact.subject != USER_ENTITY_KEY:
+            return False
+        own = [clause for clause in clauses if _of_user(fact, wording, clause)]
+        others = [clause for clause in clauses if clause not in own]
+        return wording.owed_to(_vocabulary(others), _vocabulary([*own, *earlier]))
 
     def dated(self, fact: ExtractedFact) -> ExtractedFact:
         """Without times that nobody said or that can't be."""
@@ -148,6 +157,10 @@ class _Guard:
         if invalid_at is not None and invalid_at <= (valid_at or invalid_at - timedelta(1)):
             valid_at = invalid_at = None
         return replace(fact, valid_at=valid_at, invalid_at=invalid_at)
+
+
+def _vocabulary(clauses: Iterable[Clause]) -> Vocabulary:
+    return Vocabulary(" . ".join(clause.text for clause in clauses))
 
 
 def _within(moment: datetime, now: datetime, past: timedelta, future: timedelta) -> bool:
@@ -178,12 +191,12 @@ def _form_fault(fact: ExtractedFact) -> str | None:
     return None
 
 
-def _meaning_fault(fact: ExtractedFact, wording: Wording, clauses: list[Clause], best: list[Clause]) -> str | None:
+def _meaning_fault(fact: ExtractedFact, wording: Wording, best: list[Clause]) -> str | None:
     """Whether it says the opposite of what was said, or of somebody else."""
     denied = wording.denied
     if not denied and all(clause.negated for clause in best) and fact.category is not Category.ISSUES:
         return "negation"
-    if denied and not any(clause.negated or lexicon.ENDINGS.search(clause.folded) for clause in clauses):
+    if denied and not any(clause.negated or lexicon.ENDINGS.search(clause.folded) for clause in best):
         return "negation"
     if fact.subject == USER_ENTITY_KEY:
         return None if any(_of_user(fact, wording, clause) for clause in best) else "somebody else's"

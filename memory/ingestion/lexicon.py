@@ -73,9 +73,7 @@ KIN_SUBJECT = any_of(
     """
 )
 NAME_SUBJECT = re.compile(
-    r"^(?P<name>[A-Z][\w'-]+) (?:is|was|has|had|does|likes|loves|hates|works|lives|takes|wants|prefers|moved|ist|\
-      hat|mag|es|"
-    r"tiene|est|a)\b"
+    r"^(?P<name>[A-Z][\w'-]+) (?:is|was|has|had|does|will|would|can|moved|said|went|\w+[^s\W]s|ist|hat|mag|es|tiene|est|a)\b"
 )
 NO_NAMES = words(
     "It This That These Those There Here He She They We You What Which Who Where When Why How Everything Nothing"
@@ -106,6 +104,10 @@ ENDINGS = any_of(
     \b(?:arrete|annule\w*|deteste|plus|ancien\w*|perdu\w*|retard|casse\w*|demenage\w*)\b
     (?:توقفت|الغيت|اكره|متاخر|band|chhod|cancel)
     """
+)
+LEADING = re.compile(
+    r"^(?:(?:and|but|so|well|because|also|yes|yeah|oh|ok|okay|hi|hello|hey|actually|then|sorry|though|und|aber|ja|also|hallo"
+    r"|y|pero|si|hola|et|mais|oui|bonjour|enfin|و|لكن|نعم|مرحبا|aur|lekin|haan)\b[,.!:؛،]?\s+)+"
 )
 LEADING_NO = re.compile(
     r"^(?:no|nope|nein|nee|non|لا|nahi|nahin|na)(?: no)?(?:[,.!]\s*|\s+(?=i\b|i'm|it|my|ich|mein|yo|je|انا))"
@@ -251,6 +253,8 @@ FRAME = words(
     " call name live lives life want prefer like love own need report state say said mention ask request get current"
     " currently now"
     " located moved works work make go come take use book contact communication via long longer anymore be appointment"
+    " because since though although while after before again still already yet very each every choose decide select"
+    " born birth birthday date termin bestellung"
     " order issue problem account"
     " hat ist heisst heissen wohnt lebt arbeitet bevorzugt mag mochte will und der die das den dem ein eine einen"
     " im in am"

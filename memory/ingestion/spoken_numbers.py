@@ -90,18 +90,27 @@ def numbers(text: str) -> Numbers:
     return Numbers(frozenset(single), tuple(dict.fromkeys(runs)))
 
 
+def written(text: str) -> list[str]:
+    """The numbers of ``text`` one by one, tens and units made one; without "one", which is an article as often."""
+    return [digits for run in _said(text, articles=False) for digits in _composed(run)]
+
+
 def _plain(digits: str) -> str:
     return digits.lstrip("0") or "0"
 
 
-def _said(text: str) -> Iterator[list[str]]:
-    """Runs of number tokens, as digits."""
+def _said(text: str, *, articles: bool = True) -> Iterator[list[str]]:
+    """Runs of number tokens, as digits. ``articles``: words for 1, and ordinals, among them."""
     folded = fold(_THOUSANDS.sub("", text)).replace("dix-", "dix").replace("quatre-vingt", "quatrevingt")
     run: list[str] = []
     repeat = 1
     for match, _ in zip(_TOKEN.finditer(folded), range(_TOKENS_MAX), strict=False):
         word = match.group()
         digits = word if word.isdigit() else _digits(word)
+        if digits is None and articles:
+            digits = _ORDINALS.get(word)
+        if digits == "1" and not articles and not word.isdigit():
+            digits = None
         if digits is not None:
             run.append(digits * repeat)
             repeat = 1
@@ -119,6 +128,17 @@ def _said(text: str) -> Iterator[list[str]]:
 def _digits(word: str) -> str | None:
     value = _VALUES.get(word, _VALUES.get(_JOINED.get(word, "")))
     return None if value is None else str(value)
+
+
+def _ordinals() -> dict[str, str]:
+    """English ones, for days: "the twelfth of May"."""
+    irregular = {"first": 1, "second": 2, "third": 3, "fifth": 5, "eighth": 8, "ninth": 9, "twelfth": 12}
+    regular = {f"{word}th": value for word, value in _VALUES.items() if 3 < value < 20 and word.isascii()}
+    tens = {"twentieth": 20, "thirtieth": 30}
+    return {word: str(value) for word, value in (regular | irregular | tens).items()}
+
+
+_ORDINALS = _ordinals()
 
 
 _JOINED = {"dixsept": "dix-sept", "dixhuit": "dix-huit", "dixneuf": "dix-neuf", "quatrevingt": "quatre-vingt"}

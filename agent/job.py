@@ -240,7 +240,7 @@ def room_options() -> room_io.RoomOptions:
     LiveKit's own gain control would clip the first seconds of a phone call, and browsers have one themselves."""
     return room_io.RoomOptions(
         text_input=False,
-        audio_input=room_io.AudioInputOptions(auto_gain_control=False),
+        audio_input=room_io.AudioInputOptions(auto_gain_control=False, frame_size_ms=20),
         close_on_disconnect=False,
     )
 

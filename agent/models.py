@@ -25,6 +25,8 @@ NO_LLM = "no LLM configured: answers are quotes from memory (extractive)"
 INSTALL_LOCAL = 'pip install "livekit-unified-memory[local]"'
 INSTALL_PLUGINS = "pip install livekit-plugins-openai livekit-plugins-silero"
 
+PAUSE_S = 0.41  # of silence end a turn where nothing but silence is listened to
+SPEAKS_S = 0.03  # of voice, one look of the voice detector, is somebody who goes on speaking
 LAST_WORDS_S = 1.0  # how long the end of a call waits for the transcript of what was being said
 
 _WITHOUT_ROOM: dict[str, Any] = {
@@ -49,7 +51,7 @@ class Models:
     stt: stt.STT | None = None  # type: ignore[type-arg]
     tts: tts.TTS | None = None  # type: ignore[type-arg]
     hears_by_voice_activity: bool = False
-    knows_word_times: bool = False
+    talks_here: bool = False
     openers: list[Callable[[], Awaitable[Any]]] = field(default_factory=list)
     closers: list[Callable[[], Awaitable[Any]]] = field(default_factory=list)
 
@@ -98,31 +100,44 @@ def build(settings: AgentSettings, data_dir: Path, *, voice: bool) -> Models:
         models.tts = _talker(settings, speech)
         models.closers += [models.stt.aclose, models.tts.aclose]
         models.hears_by_voice_activity = settings.provider("stt") == "local"
-        models.knows_word_times = settings.provider("tts") == "local"
+        models.talks_here = settings.provider("tts") == "local"
     return models
 
 
 def new_session(models: Models, *, room: bool = False) -> AgentSession[None]:
     """A session of ``models``, not started. Without a room nobody goes away, and no microphone hears the speaker."""
-    from livekit.agents import AgentSession
+    from livekit.agents import AgentSession, inference
     from livekit.agents.voice.agent_session import SessionConnectOptions
 
     if models.stt is None or models.tts is None:
         # Who types sees that there was no answer, and tries again: livekit would end the session at the fourth.
         patient = SessionConnectOptions(max_unrecoverable_errors=sys.maxsize)
         return AgentSession(llm=models.llm, vad=None, conn_options=patient, **_WITHOUT_ROOM)
-    handling: dict[str, Any] = {"preemptive_generation": {"enabled": True}}
+    options: dict[str, Any] = {} if room else dict(_WITHOUT_ROOM)
+    # Speech that nobody gets to hear costs nothing where it is made on this machine.
+    handling: dict[str, Any] = {"preemptive_generation": {"enabled": True, "preemptive_tts": models.talks_here}}
     if models.hears_by_voice_activity:
-        # The local listener ends a turn by silence; a turn detector on top only adds its own patience.
-        handling |= {"turn_detection": "vad", "interruption": {"mode": "vad"}}
+        handling |= {"interruption": {"mode": "vad"}, **_endings(room=room)}
+        options["vad"] = inference.VAD(min_speech_duration=SPEAKS_S)
     return AgentSession(
         stt=models.stt,
         llm=models.llm,
         tts=models.tts,
         turn_handling=handling,  # type: ignore[arg-type] # its keys are put together above
-        use_tts_aligned_transcript=models.knows_word_times,
-        **({} if room else _WITHOUT_ROOM),
+        use_tts_aligned_transcript=models.talks_here,
+        **options,
     )
+
+
+def _endings(*, room: bool) -> dict[str, Any]:
+    if not room:  # not worth loading a model for
+        return {"turn_detection": "vad", "endpointing": {"min_delay": PAUSE_S}}
+    from agent.endings import FINISHED_S, UNFINISHED_S, EndOfTurn
+
+    return {
+        "turn_detection": EndOfTurn(),
+        "endpointing": {"min_delay": FINISHED_S, "max_delay": UNFINISHED_S},
+    }
 
 
 def _thinker(settings: AgentSettings) -> llm.LLM:  # type: ignore[type-arg]

@@ -23,7 +23,7 @@ _USED = [
     "redis.asyncio",
 ]
 _BY_PROVIDER = {
-    "local": ["agent.local.stt", "agent.local.tts", "agent.local.thinker", "agent.local.client"],
+    "local": ["agent.endings", "agent.local.stt", "agent.local.tts", "agent.local.thinker", "agent.local.client"],
     "openai": ["livekit.plugins.openai"],
     "livekit": ["livekit.agents.inference"],
 }

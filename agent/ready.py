@@ -72,6 +72,8 @@ class _AfterSubscription(io.AudioOutput):
         # The output below first: cancelled, it must not be waited for as if it had taken the frame.
         await self._below.capture_frame(frame)
         await super().capture_frame(frame)
+        # Speech that is there as a whole would else be taken as a whole before its first frame is played.
+        await asyncio.sleep(0)
 
     def flush(self) -> None:
         super().flush()

@@ -43,7 +43,7 @@ _FRAME_SAMPLES = 600  # what one step of the talker's inner clock lasts at 24 kH
 # The talker's own duration predictor: frames a phoneme lasts. An inner tensor of hibari-tts 0.2.1's model.
 _DURATIONS_TENSOR = "/Cast_32_output_0"
 _SILENCE = 0.01
-_LEAD_SAMPLES = 480
+_LEAD_SAMPLES = 120
 _TAIL_SAMPLES = 4_800
 _GAIN = 2.0  # the voice comes at about -26 dBFS; this brings it to where telephony expects speech
 _PEAK_MAX = 0.97

@@ -60,10 +60,12 @@ class Refused(Exception):
 
 
 class Lane:
-    """Threads for one kind of work, and a bounded queue before them."""
+    """Threads for one kind of work, and a bounded queue before them. ``kept`` threads are for work that isn't optional:
+    somebody waits for it."""
 
-    def __init__(self, name: str, *, threads: int, queue_max: int = QUEUE_MAX) -> None:
+    def __init__(self, name: str, *, threads: int, kept: int = 0, queue_max: int = QUEUE_MAX) -> None:
         self._threads = threads
+        self._optional_max = threads - kept
         self._queue_max = queue_max
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._taken = 0
@@ -71,7 +73,7 @@ class Lane:
         self.refused = 0
 
     async def run(self, work: Callable[[], T], *, timeout_s: float, optional: bool = False) -> T:
-        """Run ``work`` on a thread. ``optional`` work is refused unless a thread is free.
+        """Run ``work`` on a thread. ``optional`` work is refused unless a thread is free and not kept.
 
         Cancelling takes it out of the queue; work that has begun runs to its end, unheard.
 
@@ -79,7 +81,7 @@ class Lane:
             Refused: the queue is full, or ``timeout_s`` passed before it began.
         """
         deadline_s = time.monotonic() + timeout_s
-        if self._taken >= (self._threads if optional else self._threads + self._queue_max):
+        if self._taken >= (self._optional_max if optional else self._threads + self._queue_max):
             self.refused += 1
             raise Refused("busy")
 
@@ -110,10 +112,11 @@ class Lane:
 class SpeechServer:
     """Serves connections. Requests of one connection are answered one after the other."""
 
-    def __init__(self, listener: Listener, talker: Talker, *, listen_threads: int = 1) -> None:
+    def __init__(self, listener: Listener, talker: Talker, *, listen_threads: int = 1, kept: int = 0) -> None:
+        """``kept`` of the ``listen_threads`` are for final transcripts: none waits for another one's interim."""
         self._listener = listener
         self._talker = talker
-        self._listening = Lane("listen", threads=listen_threads)
+        self._listening = Lane("listen", threads=listen_threads, kept=kept)
         self._talking = Lane("talk", threads=1)
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -226,7 +229,7 @@ def run(data_dir: Path, *, idle_s: float = HOST_IDLE_S) -> int:
 
 
 def _load() -> SpeechServer:
-    threads = max(1, min(4, (os.cpu_count() or 1) // 2))
+    threads = 1 + max(1, min(4, (os.cpu_count() or 1) // 2))
     listener, talker = SpeechToText(workers=threads), TextToSpeech()
     listener.warm_up()
     talker.warm_up()
@@ -235,7 +238,7 @@ def _load() -> SpeechServer:
     gc.freeze()
     with contextlib.suppress(OSError, AttributeError):  # glibc only: loading leaves 45 MB of holes behind
         ctypes.CDLL(None).malloc_trim(0)
-    return SpeechServer(listener, talker, listen_threads=threads)
+    return SpeechServer(listener, talker, listen_threads=threads, kept=1)
 
 
 async def _serve(role: HostRole, server: SpeechServer) -> None:

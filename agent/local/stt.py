@@ -35,7 +35,7 @@ from agent.local.models import LISTEN_RATE, LISTEN_S_MAX, LocalSpeechUnavailable
 from memory.errors import HostUnavailable
 
 INTERIM_EVERY_S = 0.6
-GUESS_AFTER_S = 0.1
+GUESS_AFTER_S = 0.06
 SILENCE_S = 0.25  # of the VAD: this long a pause ends an utterance
 _ENGLISH = LanguageCode("en")
 _Event = stt.SpeechEventType

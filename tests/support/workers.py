@@ -39,14 +39,14 @@ class WorkerProcess:
     ``log`` are its records, one JSON object each; ``raw`` is everything it printed.
     """
 
-    def __init__(self, data_dir: Path, environment: dict[str, str], *words: str) -> None:
+    def __init__(self, data_dir: Path, environment: dict[str, str], *words: str, module: str = "agent") -> None:
         self.data_dir = data_dir
         self.started_at = time.monotonic()
         self.log: list[dict[str, Any]] = []
         self.raw = ""
         self._changed = threading.Event()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "agent", *(words or ("start",))],
+            [sys.executable, "-m", module, *(words or ("start",))],
             env={
                 **{name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS)},
                 "MEMORY_HOST_IDLE_SECONDS": "1",

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from livekit.agents import utils
 
+from agent.endings import FINISHED_S, UNFINISHED_S
 from agent.local.models import PACKAGES
-from agent.models import NO_LLM, Models, ModelUnavailable, announcement, build, describe, new_session
+from agent.models import NO_LLM, PAUSE_S, Models, ModelUnavailable, announcement, build, describe, new_session
 from agent.settings import load
 
 OPENAI = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
@@ -111,6 +112,19 @@ async def test_a_session_takes_no_deprecated_option(
     assert session.stt is models.stt
     assert not [record for record in caplog.records if "deprecated" in record.getMessage()]
     assert not [warning for warning in recwarn if "livekit" in str(warning.filename)]
+    await models.aclose()
+
+
+async def test_a_turn_of_the_local_listener_outlasts_the_pauses_of_a_sentence(
+    made: Build, require: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    require(*PACKAGES, extra="local")
+    models = made({})
+    endings = new_session(models, room=True).options.turn_handling["endpointing"]
+    assert (endings["min_delay"], endings["max_delay"]) == (FINISHED_S, UNFINISHED_S)
+    assert new_session(models).options.turn_handling["endpointing"]["min_delay"] == PAUSE_S
+    assert PAUSE_S > 0.4 < UNFINISHED_S
+    assert not caplog.records
     await models.aclose()
 
 

@@ -6,13 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from livekit import rtc
 from livekit.agents import Agent
 from livekit.agents.voice import io
 
 from agent import ready
 from tests.support.scripted_llm import ScriptedLLM
 from tests.support.sessions import INSTRUCTIONS, new_session
-from tests.support.voice import ManualOutput, eventually
+from tests.support.voice import RATE, ManualOutput, eventually
 
 
 class RoomOutput(ManualOutput):
@@ -99,3 +100,24 @@ async def test_nothing_is_said_before_the_call_is_answered(monkeypatch: pytest.M
         await greeting
     assert len(output.played) == 1
     await session.aclose()
+
+
+async def test_speech_that_is_there_as_a_whole_begins_to_play_with_its_first_frame() -> None:
+    subscribed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    subscribed.set_result(None)
+    output = ManualOutput()
+    begun, taken_then = asyncio.Event(), []
+
+    async def play() -> None:  # as a room's output does, in a task of its own
+        await begun.wait()
+        taken_then.append(output.pushed_s)
+
+    output.on_first_frame = lambda _: begun.set()
+    playing = asyncio.create_task(play())
+    await asyncio.sleep(0)
+    guard = ready._AfterSubscription(output, subscribed)
+    frame = rtc.AudioFrame.create(RATE, 1, RATE // 100)
+    for _ in range(10):
+        await guard.capture_frame(frame)
+    await playing
+    assert taken_then == [frame.duration]

@@ -102,7 +102,7 @@ def test_loudness_is_near_what_telephony_expects_and_never_clips(talker: TextToS
     for text in ("Hello there, my dog is called Biscuit.", "Shh!", "WOW! THAT IS GREAT!"):
         audio = np.frombuffer(talker.speak(text).pcm, "<i2").astype(np.float64) / 32768
         assert 0.2 < np.abs(audio).max() < 0.98
-        assert np.abs(audio[: TALK_RATE // 50]).max() < 0.1  # nothing cut off at the start
+        assert np.abs(audio[: TALK_RATE // 250]).max() < 0.1  # nothing cut off at the start
 
 
 @pytest.mark.parametrize("text", ["", " ", "…", "مرحبا", "🎉🎉", "\x00", "\ud800"])

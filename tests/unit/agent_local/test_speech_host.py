@@ -305,6 +305,24 @@ async def test_a_lane_bounds_its_queue_and_skips_what_is_late() -> None:
     lane.close()
 
 
+async def test_a_kept_thread_takes_at_once_what_somebody_waits_for() -> None:
+    lane = Lane("test", threads=2, kept=1)
+    gate, begun = threading.Event(), threading.Event()
+
+    def interim() -> bool:
+        begun.set()
+        return gate.wait(10)
+
+    running = asyncio.create_task(lane.run(interim, timeout_s=5, optional=True))
+    assert await asyncio.to_thread(begun.wait, 5)
+    with pytest.raises(Refused, match="busy"):
+        await lane.run(lambda: "another interim", timeout_s=5, optional=True)
+    assert await lane.run(lambda: "final", timeout_s=5) == "final"
+    gate.set()
+    assert await running
+    lane.close()
+
+
 def test_a_second_host_of_a_data_directory_leaves_at_once(data_dir: Path) -> None:
     role = HostRole(spec(data_dir), idle_s=0)
     assert role.try_take()

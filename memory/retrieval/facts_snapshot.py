@@ -1,7 +1,7 @@
 """A user's facts as one blob and back: their rows, then their index as ``snapshot`` keeps one. No IO.
 
 Above: following. Below: facts, snapshot. Layout, little endian: magic, format, version of the user's knowledge, length
-and CRC-32 of the rows; the rows, JSON, one a line; the index, with the key's digest.
+and CRC-32 of both; the rows, JSON, one a line; the index, with the key's digest.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ _PREFIX = struct.Struct("<4sIQQI")
 def dump_facts(facts: FactIndex, key: bytes, *, epoch: int, model: str) -> bytes:
     """The facts as a blob. ``key``: the one their index was made with."""
     rows = "\n".join(facts.rows()).encode()
-    prefix = _PREFIX.pack(_MAGIC, _FORMAT, facts.version, len(rows), zlib.crc32(rows))
+    prefix = _PREFIX.pack(_MAGIC, _FORMAT, facts.version, len(rows), _checksum(facts.version, rows))
     return prefix + rows + dump(facts.index, key, position="", epoch=epoch, model=model)
+
+
+def _checksum(version: int, rows: bytes) -> int:
+    return zlib.crc32(rows, version & 0xFFFFFFFF)
 
 
 def load_facts(blob: bytes, key: bytes, *, epoch: int, model: str, now: datetime) -> FactIndex:
@@ -37,7 +41,7 @@ def load_facts(blob: bytes, key: bytes, *, epoch: int, model: str, now: datetime
     except struct.error:
         raise SnapshotError("The snapshot's facts are cut short; they are read anew.") from None
     rows = blob[_PREFIX.size : _PREFIX.size + length]
-    if (magic, form) != (_MAGIC, _FORMAT) or len(rows) != length or zlib.crc32(rows) != checksum:
+    if (magic, form) != (_MAGIC, _FORMAT) or len(rows) != length or _checksum(version, rows) != checksum:
         raise SnapshotError("The snapshot's facts are damaged or of another version; they are read anew.")
     loaded = load(blob[_PREFIX.size + length :], key)
     if (loaded.epoch, loaded.model) != (epoch, model):

@@ -7,6 +7,7 @@ when the store is back. One recorder per session. Above: plugin. Below: the sess
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Coroutine
@@ -55,8 +56,8 @@ class Recorder:
     lease has lapsed, with what it heard since. Close with ``aclose``.
 
     ``writer`` names this recorder in its lease, uniquely. ``takes_over`` is the name of one that is known to be dead:
-    its lease isn't waited out. ``shared``: several may record the session at once, each hearing what the others don't,
-    such as a session that is held in two rooms; nobody is silent then.
+    its lease isn't waited out. ``lease_id``: what the lease is on, if not the session. Such a session is recorded by
+    several at once that hear different things, such as one that is held in two rooms: one process in each.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class Recorder:
         session_id: str,
         writer: str | None = None,
         takes_over: str | None = None,
-        shared: bool = False,
+        lease_id: str | None = None,
     ) -> None:
         self.session_id = session_id
         self._intake = intake
         self._clock = clock
         self._counters = counters
-        self._writer = None if shared else writer or new_id()
-        self._takes_over = takes_over
+        self._writer = writer or new_id()
+        self._takes_over, self._lease_id = takes_over, lease_id
         self._backlog = Backlog(clock)
         self._task: asyncio.Task[None] | None = None
         self._spooling: Spooling | None = None
@@ -203,10 +204,10 @@ class Recorder:
             await self.stored(min(deadline.remaining_s(), patience_s))
 
     async def _release(self) -> None:
-        if self._place is None or self._claimed_at_s is None or self._backlog or self._writer is None:
+        if self._place is None or self._claimed_at_s is None or self._backlog:
             return
         (sessions, scope), self._place = self._place, None
-        releasing = asyncio.ensure_future(sessions.release(self.session_id, scope, writer=self._writer))
+        releasing = asyncio.ensure_future(sessions.release(self._leased, scope, writer=self._writer))
         try:
             await done_within(releasing, self._clock, STORE_TIMEOUT_S)
             if releasing.done():
@@ -257,11 +258,11 @@ class Recorder:
         What is on disk is oldest: what an ended process has left of this user, then this session's own.
         """
         if self._takes_over is not None:
-            await self._attempt(sessions.release(self.session_id, scope, writer=self._takes_over))
+            await self._attempt(sessions.release(self._leased, scope, writer=self._takes_over))
             self._takes_over = None
         now_s = self._clock.monotonic()
         if self._claimed_at_s is None or now_s - self._claimed_at_s >= WRITER_HEARTBEAT_S:
-            state = await self._attempt(sessions.claim(self.session_id, scope, writer=self._writer))
+            state = await self._claimed(sessions, scope)
             self._claimed_at_s = now_s
             self._check_kept(state)
             self._speak_again()
@@ -277,6 +278,21 @@ class Recorder:
             self._backlog.leave(oldest)
         else:
             await self._backlog.changed_within(self._claimed_at_s + WRITER_HEARTBEAT_S - now_s)
+
+    @property
+    def _leased(self) -> str:
+        return self._lease_id or self.session_id
+
+    @property
+    def _fence(self) -> str | None:
+        """Who appends, where the lease on the session itself says who may."""
+        return self._writer if self._lease_id is None else None
+
+    async def _claimed(self, sessions: Sessions, scope: Scope) -> SessionState:
+        if self._lease_id is not None:
+            with contextlib.suppress(SessionOwnership):  # it was another user's room: there is nobody to keep out of it
+                await self._attempt(sessions.claim(self._lease_id, scope, writer=self._writer))
+        return await self._attempt(sessions.claim(self.session_id, scope, writer=self._fence))
 
     def _check_kept(self, state: SessionState) -> None:
         """Say what the store may have lost in an outage: it no longer knows a session that had turns."""
@@ -308,7 +324,7 @@ class Recorder:
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 prepared = await self._prepared(record, scope)
-                appended = await self._attempt(sessions.append(scope, prepared, writer=self._writer))
+                appended = await self._attempt(sessions.append(scope, prepared, writer=self._fence))
                 self._counters.add("record.stored" if appended.stored else "record.repeated")
                 if isinstance(prepared, MemoryEntry):
                     self._entries.append(prepared.id)

@@ -127,7 +127,8 @@ class AttachedMemory:
             session_id=session_id,
             writer=ctx.job.id if ctx is not None and not ctx.is_fake_job() else None,
             takes_over=takes_over,
-            shared=session_id == named_session(ctx),
+            # An app's own session may be held in several rooms at once, and heard by one agent in each.
+            lease_id=ctx.job.room.sid if ctx is not None and session_id == named_session(ctx) else None,
         )
         self._ear = Ear(clock, self._turn_durable)
         self._turns = Turns(self._ear, prefix=f"{session_id}/")

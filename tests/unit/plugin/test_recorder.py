@@ -77,12 +77,12 @@ class Desk:
         redactor: Any = None,
         writer: str | None = None,
         takes_over: str | None = None,
-        shared: bool = False,
+        lease_id: str | None = None,
     ) -> None:
         self.clock, self.store, self.counters = clock, store, Counters()
         intake = Intake(redactor or CardRedactor(), clock)
         self.recorder = Recorder(
-            intake, clock, self.counters, session_id=session_id, writer=writer, takes_over=takes_over, shared=shared
+            intake, clock, self.counters, session_id=session_id, writer=writer, takes_over=takes_over, lease_id=lease_id
         )
 
     def start(self) -> Desk:
@@ -283,16 +283,50 @@ async def test_L17_who_takes_over_from_another_than_the_writer_stays_silent(cloc
     await other.recorder.aclose()
 
 
-async def test_a_shared_session_is_recorded_by_everyone(clock: HandClock) -> None:
+async def test_of_a_session_in_two_rooms_each_is_recorded_by_one(clock: HandClock) -> None:
     store = Troubled(clock)
-    rooms = [Desk(clock, store, shared=True).start() for _ in range(2)]
+    rooms = [Desk(clock, store, lease_id=f"RM_{number}").start() for number in range(2)]
     for number, room in enumerate(rooms):
         room.recorder.record(turn(f"in room {number}"))
         assert await room.recorder.durable(1)
     assert not any(room.recorder.silent for room in rooms)
-    for room in rooms:
-        await room.recorder.aclose()
-    assert await rooms[0].stored() == ["in room 0", "in room 1"]
+    second = Desk(clock, store, lease_id="RM_1").start()  # a second agent in a room is none too many to record it
+    second.recorder.record(turn("in room 1, again"))
+    async with asyncio.timeout(5):
+        await second.recorder.silenced()
+    await clock.advance(WRITER_HEARTBEAT_S)
+    await rooms[1].recorder.aclose()
+    await clock.advance(WRITER_HEARTBEAT_S)
+    assert await second.recorder.durable(5)
+    assert not second.recorder.silent  # the first one has left
+    for desk in (rooms[0], second):
+        await desk.recorder.aclose()
+    assert await rooms[0].stored() == ["in room 0", "in room 1", "in room 1, again"]
+
+
+async def test_a_dead_ones_lease_on_a_room_is_not_waited_out(clock: HandClock) -> None:
+    store = Troubled(clock)
+    dead = Desk(clock, store, writer="AJ_1", lease_id="RM_1").start()
+    dead.recorder.record(turn("one"))
+    assert await dead.recorder.durable(1)
+    heir = Desk(clock, store, writer="AJ_2", takes_over="AJ_1", lease_id="RM_1").start()
+    heir.recorder.record(turn("two"))
+    assert await heir.recorder.durable(1)
+    assert not heir.recorder.silent
+    await heir.recorder.aclose()
+    dead.store.claim_errors = [StoreUnavailable("dead")] * 100
+    await dead.recorder.aclose(0.01)
+    assert await heir.stored() == ["one", "two"]
+
+
+async def test_a_room_that_was_another_users_keeps_nobody_out(clock: HandClock) -> None:
+    store = Troubled(clock)
+    await store.claim("RM_1", SCOPE.model_copy(update={"user_id": "ben"}), writer="AJ_1")
+    desk = Desk(clock, store, lease_id="RM_1").start()
+    desk.recorder.record(turn("one"))
+    assert await desk.recorder.durable(1)
+    await desk.recorder.aclose()
+    assert await desk.stored() == ["one"]
 
 
 async def test_the_lease_ends_with_the_recorder(desk: Desk, clock: HandClock) -> None:

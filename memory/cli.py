@@ -55,6 +55,11 @@ def _parser() -> argparse.ArgumentParser:
 
     add_arguments(evaluate)
     evaluate.set_defaults(run=_run_eval, log_level=logging.WARNING)
+    extraction = commands.add_parser("eval-extraction", help="measure what your LLM makes of labelled dialogues")
+    from memory.extraction_eval import add_arguments as add_extraction_arguments
+
+    add_extraction_arguments(extraction)
+    extraction.set_defaults(run=_run_eval_extraction, log_level=logging.WARNING)
     from memory.ingestion import importing
 
     brought = commands.add_parser("import", help="bring in existing conversations from a file of JSON lines")
@@ -74,6 +79,23 @@ def _run_import(arguments: argparse.Namespace) -> int:
     from memory.wiring_import import run_import
 
     return asyncio.run(run_import(arguments, load_settings()))
+
+
+def _run_eval_extraction(arguments: argparse.Namespace) -> int:
+    from memory.errors import ProviderRefused
+    from memory.extraction_eval import run
+    from memory.providers.language import OpenAiLanguageModel, cost_usd
+
+    settings = load_settings()
+    key = settings.openai_api_key
+    if key is None and settings.openai_base_url is None:
+        raise ProviderRefused("There is no LLM: set OPENAI_API_KEY, or OPENAI_BASE_URL to a server with OpenAI's API.")
+    llm = OpenAiLanguageModel(
+        settings.graphiti_llm_model,
+        api_key=key.get_secret_value() if key else None,
+        base_url=settings.openai_base_url,
+    )
+    return asyncio.run(run(arguments, llm, cost_usd))
 
 
 def _run_host(arguments: argparse.Namespace) -> int:

@@ -71,10 +71,10 @@ class Wording:
         self._timeless = _DATE.sub(" ", folded)
         self._numbers = written(self._timeless)[:_NUMBERS_MAX]
         self.denied = denies(fold(head(fact.text)))
-        subject = set() if fact.subject == USER_ENTITY_KEY else set(_content(fact.subject))
-        self._subject = _content(fact.subject) if fact.subject != USER_ENTITY_KEY else []
-        self._object = [word for word in _content(_DATE.sub(" ", fold(fact.object))) if not word.isdigit()]
-        self._text = [word for word in _content(self._timeless) if not word.isdigit()]
+        subject = set() if fact.subject == USER_ENTITY_KEY else set(content(fact.subject))
+        self._subject = content(fact.subject) if fact.subject != USER_ENTITY_KEY else []
+        self._object = [word for word in content(_DATE.sub(" ", fold(fact.object))) if not word.isdigit()]
+        self._text = [word for word in content(self._timeless) if not word.isdigit()]
         self._key = [word for word in (*self._object, *self._text) if word not in subject]
 
     def closest(self, clauses: Sequence[Clause]) -> list[Clause]:
@@ -182,7 +182,7 @@ def _day_said(date: re.Match[str], said: Numbers) -> bool:
     return said.has(day) if day else said.has(year)
 
 
-def _content(text: str) -> list[str]:
+def content(text: str) -> list[str]:
     """Stems of the words that say something."""
     return [stem for stem in stems(text) if stem not in _FRAME]
 

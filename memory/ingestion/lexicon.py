@@ -73,7 +73,8 @@ KIN_SUBJECT = any_of(
     """
 )
 NAME_SUBJECT = re.compile(
-    r"^(?P<name>[A-Z][\w'-]+) (?:is|was|has|had|does|will|would|can|moved|said|went|\w+[^s\W]s|ist|hat|mag|es|tiene|est|a)\b"
+    r"^(?P<name>[A-Z][\w'-]+) (?:is|was|has|had|does|will|would|can|moved|said|went|\w+[^s\W]s"
+    r"|ist|hat|mag|es|tiene|est|a)\b"
 )
 NO_NAMES = words(
     "It This That These Those There Here He She They We You What Which Who Where When Why How Everything Nothing"

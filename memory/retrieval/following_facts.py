@@ -156,7 +156,8 @@ class FollowedFacts:
         async with self._gate:
             if self.index is None:
                 return []
-            return await to_the_end(self.index.profile, queries, vectors, limit=limit, now=now)
+            profile = partial(self.index.profile, queries, vectors, limit=limit, now=now)
+            return profile() if len(self.index) * len(queries) <= _SEARCHED_INLINE else await to_the_end(profile)
 
     async def together(
         self, hits: Sequence[Hit], known: Sequence[Known], now: datetime

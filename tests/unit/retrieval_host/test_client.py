@@ -116,6 +116,8 @@ async def echo(request: Request) -> bytes | None:
         return None
     if request.op == "recall":
         return recall_reply(request.id, found(request.query))
+    if request.op == "profile":
+        return recall_reply(request.id, Recall(state="now"))
     return encode({"id": request.id, "erased": 5, "stats": {"users": 1}})
 
 
@@ -359,6 +361,34 @@ async def test_warming_waits_for_the_host_and_never_raises(line: Line) -> None:
     for _ in range(60):
         await line.clock.advance(1)
     await task
+
+
+async def test_a_profile_is_asked_for_by_name_and_waits_for_a_host_that_is_being_started(line: Line) -> None:
+    await line.host.stop()
+    asking = asyncio.create_task(line.client.profile(scope_of(), name="x" * 9_000, limit=7, budget_ms=400))
+    await line.clock.advance(1)
+    await line.host.start()
+    async with asyncio.timeout(10):
+        while not line.host.of("profile"):
+            await line.clock.advance(0.1)
+            await asyncio.sleep(0.001)
+    (request,) = line.host.of("profile")
+    assert (request.scope, request.limit, request.budget_ms) == (scope_of(), 7, 400)
+    assert request.query == "x" * RECALL_QUERY_CHARS_MAX
+    assert await asking == Recall(state="now")
+
+
+@pytest.mark.promise("P-silent")
+async def test_P_silent_a_profile_that_gets_no_answer_ends_and_keeps_no_turn_from_its_recall(line: Line) -> None:
+    await line.recall("hello")
+    line.host.silent = True
+    asking = asyncio.create_task(line.client.profile(scope_of(), limit=7, budget_ms=400))
+    await until(lambda: bool(line.host.of("profile")))
+    await line.clock.advance(0.4 + HOST_PING_S)
+    with pytest.raises(HostUnavailable, match="did not answer"):
+        await asking
+    line.host.silent = False
+    assert texts(await line.recall("hello again")) == ["hello again"]
 
 
 @pytest.mark.promise("P-erased")

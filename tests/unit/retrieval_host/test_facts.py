@@ -11,6 +11,7 @@ from memory.limits import FACTS_CHECK_S, RECALL_FACTS, SNAPSHOT_TURNS_MIN
 from memory.models import Recall, Scope
 from memory.ports import Selection
 from memory.retrieval.engine import RecallEngine
+from memory.retrieval.profile import PROFILE_QUERIES
 from tests.support.fact_source import Facts, at, fact
 from tests.support.recalls import scope_of, settle, texts
 from tests.unit.retrieval_host.conftest import Bench
@@ -352,3 +353,64 @@ async def test_damaged_facts_of_a_snapshot_are_read_anew(side: Side) -> None:
     assert told(await engine.recall(scope_of(), WHERE, limit=8, budget_ms=300))
     assert side.facts.trouble.reads == [0]
     await engine.aclose()
+
+
+# -- the profile
+
+
+async def profile(side: Side, *, name: str = "", budget_ms: float = 300) -> Recall:
+    return await side.engine.profile(scope_of(), name=name, limit=3, budget_ms=budget_ms)
+
+
+async def test_the_profile_is_of_facts_alone_and_of_those_that_hold(side: Side) -> None:
+    await side.bench.say("My home is in Leeds.", id="t1")
+    await side.commit(LEEDS_OVER, YORK, fact("The user prefers email"))
+    made = await profile(side)
+    assert sorted(told(made)) == ["The user prefers email", YORK.text]
+    assert (made.passages, made.degraded) == ((), ())
+    assert made.state == (await side.ask()).state
+    await side.commit(fact("The user sings"))
+    assert made.state != (await side.ask()).state
+
+
+async def test_a_profile_finds_what_nobody_announced_and_embeds_its_queries_once(side: Side) -> None:
+    await side.commit(YORK)
+    await profile(side)
+    await side.commit(fact("The user prefers email"), announced=False)
+    for name in ("", "Zoë"):
+        assert len(told(await profile(side, name=name))) == 2
+    assert side.bench.embedder.asked_for(PROFILE_QUERIES[0]) == 1
+    assert not any("Zoë" in text for call in side.bench.embedder.calls for text in call)
+
+
+async def test_a_stranger_has_no_profile_and_takes_no_room(side: Side) -> None:
+    assert await profile(side) == Recall(state="0/0", elapsed_ms=0.0)
+    assert side.engine.stats()["users"] == 0
+
+
+@pytest.mark.promise("P-silent")
+async def test_P_silent_a_profile_takes_no_longer_than_its_budget(side: Side) -> None:
+    await side.bench.say("Hello there.")
+    await side.commit(YORK)
+    await side.ask()
+    side.facts.trouble.open.clear()
+    waiting = asyncio.create_task(profile(side))
+    while not waiting.done():
+        await side.bench.clock.advance(0.01)
+    made = await waiting
+    assert (told(made), made.degraded) == ([YORK.text], ("facts",))
+    assert made.elapsed_ms <= 300
+
+
+@pytest.mark.promise("P-erased")
+async def test_P_erased_no_profile_outlives_an_erasure(side: Side) -> None:
+    await side.commit(YORK)
+    assert told(await profile(side)) == [YORK.text]
+    side.bench.embedder.hold.clear()
+    waiting = asyncio.create_task(profile(side, name="Ana"))
+    await settle()
+    side.facts.forget(scope_of())
+    await side.bench.log.erase(scope_of(), Selection("all"))
+    side.bench.embedder.hold.set()
+    await waiting
+    assert told(await profile(side)) == []

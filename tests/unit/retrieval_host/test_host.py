@@ -22,6 +22,7 @@ from memory.retrieval.client import HostRetriever
 from memory.retrieval.engine import RecallEngine
 from memory.retrieval.host import RecallHost
 from memory.retrieval.protocol import Message, Request, encode, read_message
+from tests.support.fact_source import Facts, fact
 from tests.support.recalls import TroubledArchive, TroubledLog, WordEmbedder, said, scope_of, texts
 
 FACT, QUESTION = "My cat is called Biscuit.", "What is my cat called?"
@@ -82,7 +83,12 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def staged(
-    data_dir: Path, *, idle_s: float = 60.0, embedder: WordEmbedder | None = None, consumer: Consumer | None = None
+    data_dir: Path,
+    *,
+    idle_s: float = 60.0,
+    embedder: WordEmbedder | None = None,
+    consumer: Consumer | None = None,
+    facts: Facts | None = None,
 ) -> AsyncIterator[Stage]:
     spec = HostSpec.module("recall", data_dir, "memory", "host")
     role = HostRole(spec, idle_s=idle_s)
@@ -90,7 +96,7 @@ async def staged(
     clock, stop = SystemClock(), asyncio.Event()
     embedder, consumer = embedder or WordEmbedder(), consumer or Consumer()
     log, archive = TroubledLog(clock), TroubledArchive()
-    engine = RecallEngine(log=log, archive=archive, embedder=embedder, embedder_ready=False, clock=clock)
+    engine = RecallEngine(log=log, archive=archive, embedder=embedder, embedder_ready=False, clock=clock, facts=facts)
     host = RecallHost(role, engine, embedder=embedder, consumer=consumer)
     running = asyncio.create_task(host.run(stop))
     stage = Stage(spec, log, engine, embedder, consumer, stop, running)
@@ -130,6 +136,19 @@ async def test_recall_warm_erase_and_stats_go_through_the_socket(stage: Stage) -
     await stage.log.erase(scope_of(), Selection("all"))
     assert await client.erase(scope_of(), Selection("all")) == 1
     assert texts(await recall(client)) == []
+
+
+async def test_facts_and_the_profile_go_through_the_socket(data_dir: Path) -> None:
+    facts = Facts()
+    async with staged(data_dir, facts=facts) as stage:
+        client = stage.client()
+        await stage.say(FACT)
+        home = fact("The user's home is in York", turns=["t1"])
+        await stage.log.announce(scope_of(), version=facts.commit(scope_of(), home))
+        found = await client.recall(scope_of(), "Where is my home?", limit=8, budget_ms=5_000)
+        made = await client.profile(scope_of(), name="Ana", limit=5, budget_ms=5_000)
+        assert found.facts == made.facts == (home,)
+        assert found.state == made.state != ""
 
 
 async def test_vectors_come_once_the_embedder_is_loaded(data_dir: Path) -> None:

@@ -13,6 +13,7 @@ from memory.limits import HOST_MESSAGE_BYTES_MAX, RECALL_QUERY_CHARS_MAX
 from memory.models import Passage, Recall
 from memory.ports import Selection
 from memory.retrieval.protocol import Malformed, Message, Request, encode, read_message, recall_of, recall_reply
+from tests.support.fact_source import fact
 from tests.support.recalls import NOON, scope_of
 
 
@@ -54,6 +55,18 @@ def test_a_recall_arrives_as_it_was_sent(text: str) -> None:
     assert message is not None
     assert message["id"] == 3
     assert recall_of(message) == recall
+
+
+async def test_facts_arrive_as_they_were_sent_and_those_that_do_not_fit_are_left_out_from_the_end() -> None:
+    recall = Recall(facts=(fact("The user's home is in York", turns=["t1"]),), state="1/2")
+    message = await read(recall_reply(3, recall))
+    assert message is not None
+    assert recall_of(message) == recall
+    many = Recall(facts=tuple(fact(f"{number} " + "x" * 3_000_000) for number in range(9)))
+    message = await read(recall_reply(3, many))
+    assert message is not None
+    cut = recall_of(message)
+    assert (cut.facts, cut.degraded) == (many.facts[:4], ("size",))
 
 
 async def test_passages_that_do_not_fit_into_one_message_are_left_out_from_the_end() -> None:

@@ -288,9 +288,11 @@ class Ingestor:
     # -- what could not be
 
     async def _refused(self, chunk: Chunk, reason: str) -> Outcome:
-        if reason != self.problem:
+        breakers = (self.llm_breaker, self.embedder_breaker, self._graph.breaker)
+        if reason != self.problem and not any(breaker.state.refused for breaker in breakers):  # who tell it themselves
             logger.error("The operator has to act, chunks wait: %s", reason)
-        self._problem, self._problem_until_s = reason, self._clock.monotonic() + 3 * _OPERATOR_S
+        self._problem = reason
+        self._problem_until_s = self._clock.monotonic() + 2 * max(self.wait_s, _OPERATOR_S)
         return await self._waits(chunk, reason, _OPERATOR_S)
 
     async def _waits(self, chunk: Chunk, reason: str, at_least_s: float) -> Outcome:

@@ -122,6 +122,12 @@ class Laid:
             None,
         )
 
+    def alike(self, fact_id: str) -> list[KnownFact]:
+        """The known facts that join the same two in the same words as this one, itself among them, newest first: it
+        was said, ended, and said again. An LLM is shown the newest, and speaks of all."""
+        fact = self._related.facts.get(fact_id)
+        return [] if fact is None else [one for one in self.of(fact.subject_id) if _words(one) == _words(fact)]
+
     def compared(self, said: Said) -> list[KnownFact]:
         """Known facts that an LLM has to compare with ``said``: near ones that share an entity, those between the same
         two, and those of the same subject and relation. Not those that wording has decided on."""
@@ -136,7 +142,7 @@ class Laid:
             fact
             for subject in sorted(subjects)
             for fact in self.of(subject)
-            if {fact.subject_id, fact.object_id} - {subject} <= objects
+            if _ends(fact) - {subject} <= objects
             or (fact.subject_id == subject and fact.statement.relation == said.statement.relation)
         ]
         found = {
@@ -216,6 +222,14 @@ def repeats(said: Said, fact: KnownFact) -> bool:
         and statement.said_invalid_at in (None, fact.statement.said_invalid_at)
         and wording.text_key(statement.text) == wording.text_key(fact.statement.text)
     )
+
+
+def _ends(fact: KnownFact) -> set[str]:
+    return {fact.subject_id, fact.object_id}
+
+
+def _words(fact: KnownFact) -> tuple[str, str, str]:
+    return fact.subject_id, fact.object_id, wording.text_key(fact.statement.text)
 
 
 def _probed(plan: Plan) -> list[str]:

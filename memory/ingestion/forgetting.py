@@ -3,7 +3,7 @@
 A fact that others said as well stays, in the words of the first who is left; what an episode had ended lives again;
 names and texts of the forgotten are nowhere left. Two facts that only the forgotten kept apart ("lives in Leeds",
 York meanwhile, "lives in Leeds") are one again.
-Pure. Above: upkeep, erasure. Below: temporal, wording, knowledge.
+Pure. Above: upkeep, erasure. Below: renaming, temporal, wording, knowledge.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from datetime import datetime
 
 from memory.ingestion import wording
 from memory.ingestion.applying import by_id
+from memory.ingestion.renaming import renamed
 from memory.ingestion.temporal import earliest, ended_by, holds_when_said
-from memory.knowledge import Entity, Episode, Knowledge, KnownFact, Mention, Statement, Wording, derived_id, name_key
+from memory.knowledge import Episode, Knowledge, KnownFact, Statement, Wording, derived_id
 
 
 def forgotten(knowledge: Knowledge, episode_ids: Collection[str], now: datetime) -> Knowledge:
@@ -28,17 +29,33 @@ def forgotten(knowledge: Knowledge, episode_ids: Collection[str], now: datetime)
     episodes = tuple(episode for episode in knowledge.episodes if episode.id not in gone)
     if len(episodes) == len(knowledge.episodes):
         return knowledge
-    facts, wordings = _left(knowledge, gone)
-    facts = _reckoned(facts, now)
-    facts, wordings = _rejoined(facts, wordings, knowledge, episodes, now)
-    mentions = tuple(mention for mention in knowledge.mentions if mention.episode not in gone)
+    order = {episode.id: place for place, episode in enumerate(episodes)}
+    spoken = [mention for mention in knowledge.mentions if mention.episode not in gone]
+    who = renamed(knowledge.entities, spoken, order)
+    facts, wordings = _left(_between(knowledge, who.joined), gone)
+    facts, wordings = _rejoined(_reckoned(facts, now), wordings, knowledge, order, now)
     return Knowledge(
         episodes=tuple(_listing(episode, knowledge, facts, wordings) for episode in episodes),
-        entities=_named(knowledge.entities, mentions, episodes),
+        entities=who.entities,
         facts=by_id(facts.values()),
         wordings=by_id(wordings),
-        mentions=mentions,
+        mentions=who.mentions,
     )
+
+
+def _between(knowledge: Knowledge, joined: Mapping[str, str]) -> Knowledge:
+    """The facts between the entities that are left; none of somebody about themself."""
+    if not joined:
+        return knowledge
+    facts = (
+        replace(
+            fact,
+            subject_id=joined.get(fact.subject_id, fact.subject_id),
+            object_id=joined.get(fact.object_id, fact.object_id),
+        )
+        for fact in knowledge.facts
+    )
+    return replace(knowledge, facts=tuple(fact for fact in facts if fact.subject_id != fact.object_id))
 
 
 def _left(knowledge: Knowledge, gone: frozenset[str]) -> tuple[dict[str, KnownFact], list[Wording]]:
@@ -85,11 +102,10 @@ def _rejoined(
     facts: dict[str, KnownFact],
     wordings: list[Wording],
     knowledge: Knowledge,
-    episodes: Sequence[Episode],
+    order: Mapping[str, int],
     now: datetime,
 ) -> tuple[dict[str, KnownFact], list[Wording]]:
     before = {fact.id: fact for fact in knowledge.facts}
-    order = {episode.id: place for place, episode in enumerate(episodes)}
 
     def age(fact: KnownFact) -> tuple[int, datetime, str]:
         return order.get(fact.origin, 0), fact.statement.reference_time, fact.id
@@ -105,6 +121,9 @@ def _rejoined(
 
 
 def _revived(fact: KnownFact, before: KnownFact) -> bool:
+    """Whether it lives longer than was known, or joins others: what was told apart from it may be the same."""
+    if (fact.subject_id, fact.object_id) != (before.subject_id, before.object_id):
+        return True
     return before.invalid_at is not None and (fact.invalid_at is None or fact.invalid_at > before.invalid_at)
 
 
@@ -164,23 +183,7 @@ def _renamed(fact: KnownFact, old: str, new: str) -> KnownFact:
     return replace(fact, conflicts=tuple(dict.fromkeys(new if id_ == old else id_ for id_ in fact.conflicts)))
 
 
-# -- who and where
-
-
-def _named(entities: Sequence[Entity], mentions: Sequence[Mention], episodes: Sequence[Episode]) -> tuple[Entity, ...]:
-    """The entities that are still spoken of, by a name that is still in use."""
-    order = {episode.id: place for place, episode in enumerate(episodes)}
-    spoken_of: dict[str, list[Mention]] = defaultdict(list)
-    for mention in sorted(mentions, key=lambda mention: (order.get(mention.episode, 0), mention.id)):
-        spoken_of[mention.entity_id].append(mention)
-    return tuple(_called(entity, spoken_of[entity.id]) for entity in entities if spoken_of[entity.id])
-
-
-def _called(entity: Entity, mentions: Sequence[Mention]) -> Entity:
-    first = mentions[0]
-    if any(mention.name == entity.name for mention in mentions):
-        return entity
-    return replace(entity, name=first.name, key=name_key(first.name), vector=first.vector, created_at=first.created_at)
+# -- where
 
 
 def _listing(

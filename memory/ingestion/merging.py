@@ -139,7 +139,7 @@ class _Merge:
             for edge in self._by_subject[subject_id]
             if wording.opposed(said.statement, edge.fact.statement, same_object=edge.fact.object_id == object_id)
         ]
-        told = [self._edges[id_] for id_ in self._verdict(said).contradicts if id_ in self._edges]
+        told = [self._edges[fact.id] for id_ in self._verdict(said).contradicts for fact in self._laid.alike(id_)]
         peers = [self._of_said[place] for place in sorted(self._opposed_peers[said.place]) if place in self._of_said]
         ends = subject_id, object_id
         return list(dict.fromkeys([*sure, *(edge for edge in [*told, *peers] if _may_oppose(ends, edge.fact))]))
@@ -150,11 +150,14 @@ class _Merge:
         for edge in self._by_subject[ends[0]]:
             if edge.fact.object_id == ends[1] and repeats(said, edge.fact) and not self._was_over(said, edge, against):
                 return edge
-        same = self._verdict(said).duplicate_of
-        edge_told = self._named(same) if same is not None else None
-        if edge_told is None or edge_told in against or self._was_over(said, edge_told, against):
-            return None
-        return edge_told if _may_repeat(said.statement, ends, edge_told.fact) else None
+        for edge in self._named(self._verdict(said).duplicate_of):
+            if (
+                edge not in against
+                and _may_repeat(said.statement, ends, edge.fact)
+                and not self._was_over(said, edge, against)
+            ):
+                return edge
+        return None
 
     def _was_over(self, said: Said, edge: _Edge, against: Iterable[_Edge]) -> bool:
         """Whether something that ``said`` contradicts has ended ``edge`` before it was said again."""
@@ -168,10 +171,10 @@ class _Merge:
     def _verdict(self, said: Said) -> FactVerdict:
         return self._verdicts.get(said_id(said.place)) or FactVerdict(said_id(said.place))
 
-    def _named(self, id_: str) -> _Edge | None:
-        """The edge of a known fact, or of a statement taken before."""
-        peers = {said_id(place): edge for place, edge in self._of_said.items()}
-        return self._edges.get(id_) or peers.get(id_)
+    def _named(self, id_: str | None) -> list[_Edge]:
+        """The edges of a known fact and those alike, or that of a statement taken before."""
+        peers = [edge for place, edge in self._of_said.items() if said_id(place) == id_]
+        return peers or [self._edges[fact.id] for fact in self._laid.alike(id_ or "")]
 
     def _peers_opposed(self) -> dict[int, set[int]]:
         """Places of statements of this chunk that the LLM says contradict each other, both ways."""

@@ -110,38 +110,44 @@ def _rejoined(
     def age(fact: KnownFact) -> tuple[int, datetime, str]:
         return order.get(fact.origin, 0), fact.statement.reference_time, fact.id
 
-    for id_ in [fact.id for fact in sorted(facts.values(), key=age)]:
-        while id_ in facts and _revived(facts[id_], before[id_]):
-            again = _said_again(facts[id_], sorted(facts.values(), key=age), wordings)
-            if again is None:
-                break
-            facts, wordings = _joined(facts, wordings, facts[id_], again, order)
-            facts = _reckoned(facts, now)
+    for ends in dict.fromkeys(_ends(fact) for fact in facts.values() if _revived(fact, before)):
+        between = sorted((fact for fact in facts.values() if _ends(fact) == ends), key=age)
+        for place, fact in enumerate(between):
+            for other in between[place + 1 :]:
+                if fact.id in facts and other.id in facts and _apart(facts, wordings, fact.id, other.id, before):
+                    facts, wordings = _joined(facts, wordings, facts[fact.id], facts[other.id], order)
+                    facts = _reckoned(facts, now)
     return facts, wordings
 
 
-def _revived(fact: KnownFact, before: KnownFact) -> bool:
-    """Whether it lives longer than was known, or joins others: what was told apart from it may be the same."""
-    if (fact.subject_id, fact.object_id) != (before.subject_id, before.object_id):
-        return True
-    return before.invalid_at is not None and (fact.invalid_at is None or fact.invalid_at > before.invalid_at)
+def _ends(fact: KnownFact) -> tuple[str, str]:
+    return fact.subject_id, fact.object_id
 
 
-def _said_again(fact: KnownFact, facts: Sequence[KnownFact], wordings: Sequence[Wording]) -> KnownFact | None:
-    """The first later fact that would have repeated ``fact``, had that been live."""
-    ends = fact.subject_id, fact.object_id
-    texts = _texts(fact, wordings)
-    later = facts[facts.index(fact) + 1 :]
-    return next(
-        (
-            other
-            for other in later
-            if (other.subject_id, other.object_id) == ends
-            and texts & _texts(other, wordings)
-            and _may_join(fact, other.statement)
-        ),
-        None,
+def _apart(
+    facts: Mapping[str, KnownFact],
+    wordings: Sequence[Wording],
+    first: str,
+    second: str,
+    before: Mapping[str, KnownFact],
+) -> bool:
+    """Whether the second would have repeated the first, had that been live, or between the same two, then."""
+    fact, other = facts[first], facts[second]
+    return (
+        (_revived(fact, before) or _moved(other, before))
+        and _may_join(fact, other.statement)
+        and not _texts(fact, wordings).isdisjoint(_texts(other, wordings))
     )
+
+
+def _revived(fact: KnownFact, before: Mapping[str, KnownFact]) -> bool:
+    """Whether it lives longer than was known, or joins others: what was told apart from it may be the same."""
+    ended = before[fact.id].invalid_at
+    return _moved(fact, before) or (ended is not None and (fact.invalid_at is None or fact.invalid_at > ended))
+
+
+def _moved(fact: KnownFact, before: Mapping[str, KnownFact]) -> bool:
+    return _ends(fact) != _ends(before[fact.id])
 
 
 def _texts(fact: KnownFact, wordings: Sequence[Wording]) -> set[str]:

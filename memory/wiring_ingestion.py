@@ -23,6 +23,7 @@ from memory.ingestion.pipeline import Ingestor
 from memory.ingestion.scan import Scanner
 from memory.ingestion.tools import Tools
 from memory.ingestion.worker import FactsPart, IngestWork, Knowledge, Part
+from memory.limits import INGEST_REDELIVERY_S
 from memory.settings import Settings
 from memory.wiring import open_archive, open_sessions, open_summarizer, redis_url
 
@@ -94,8 +95,11 @@ async def _answered(question: Awaitable[Part]) -> Part:
         return Part("unhealthy", f"no answer within {_CHECK_S:g} s")
 
 
-async def open_ingestion(settings: Settings, *, clock: Clock | None = None) -> Ingestion:
+async def open_ingestion(
+    settings: Settings, *, clock: Clock | None = None, redelivery_s: float = INGEST_REDELIVERY_S
+) -> Ingestion:
     """Open the stores and the task engine; what facts need is opened with the first look, and again until it is there.
+    ``redelivery_s``: how soon the tasks of a killed worker are others'.
 
     Raises:
         DataDirectoryUnusable, DataTooNew, EmbeddedServerUnavailable, StoreFault: with what to do.
@@ -111,7 +115,8 @@ async def open_ingestion(settings: Settings, *, clock: Clock | None = None) -> I
             clock, None if skipped(settings) else _opener(settings, stores, counters, closers), skipped(settings)
         )
         work = _work(settings, stores, facts, counters)
-        engine = TaskEngine(await engine_url(settings, closers), work, counters)
+        engine = TaskEngine(await engine_url(settings, closers), work, counters, redelivery_s=redelivery_s)
+        await engine.check()
         return Ingestion(engine, facts, counters, stores.chunks, stores.sessions, closers)
     except BaseException:
         while closers:
@@ -147,6 +152,7 @@ def _work(settings: Settings, stores: _Stores, facts: FactsPart, counters: Count
         cutter=cutter(settings.chunk_tokens),
         idle_s=settings.idle_seconds,
         ready=lambda: facts.ready,
+        tells=facts.tells,
     )
     digester = Digester(
         digests,

@@ -34,7 +34,8 @@ class Queue(Protocol):
 
 
 class Scanner:
-    """One look at a time. ``ready``: whether chunks can be ingested now; they are cut all the same.
+    """One look at a time. ``ready``: whether chunks can be ingested now, they are cut all the same; ``tells``: whether
+    digests can be made now.
 
     Counts ``scan.looks``, ``.cut`` (chunks), ``.queued`` (users) and ``.faults`` (sessions that can't be cut).
     """
@@ -49,9 +50,10 @@ class Scanner:
         cutter: Cutter,
         idle_s: float,
         ready: Callable[[], bool],
+        tells: Callable[[], bool],
     ) -> None:
         self._chunks, self._digests, self._clock = chunks, digests, clock
-        self._cutter, self._idle_s, self._ready = cutter, idle_s, ready
+        self._cutter, self._idle_s, self._ready, self._tells = cutter, idle_s, ready, tells
         self.counters = counters
 
     async def look(self, queue: Queue) -> bool:
@@ -86,7 +88,7 @@ class Scanner:
         users = await self._chunks.due(now=self._clock.now(), limit=room) if room and self._ready() else []
         if users:
             await queue.add_ingestion(users)
-        refs = await self._digests.undigested(before=before, limit=room) if room else []
+        refs = await self._digests.undigested(before=before, limit=room) if room and self._tells() else []
         if refs:
             await queue.add_digests(list(dict.fromkeys(ref.user for ref in refs)))
         self.counters.add("scan.queued", len(users))

@@ -17,13 +17,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from docket import CurrentExecution, Docket, Execution, Perpetual, Worker
-from redis.exceptions import RedisError
+from redis.asyncio import Redis
+from redis.exceptions import NoPermissionError, RedisError
 
 from memory.counters import Counters
 from memory.errors import StoreFault, StoreUnavailable
 from memory.ingestion.scan import Queue
 from memory.ingestion.telling import place_of
-from memory.limits import INGEST_CONCURRENCY, INGEST_REDELIVERY_S, INGEST_SCAN_S, INGEST_STOP_S, INGEST_TASK_S
+from memory.limits import (
+    INGEST_CONCURRENCY,
+    INGEST_REDELIVERY_S,
+    INGEST_SCAN_S,
+    INGEST_STOP_S,
+    INGEST_TASK_S,
+    STORE_TIMEOUT_S,
+)
 from memory.retrieval.tasks import end_all
 
 logger = logging.getLogger(__name__)
@@ -80,6 +88,27 @@ class TaskEngine:
         self._concurrency, self._redelivery_s, self._scan_s = concurrency, redelivery_s, scan_s
         self._stopping = asyncio.Event()
         self.under_way = 0
+
+    async def check(self) -> None:
+        """See that this Redis lets us do what the engine needs, which is more than the session store does.
+
+        Raises:
+            StoreFault: it does not; the message says what to allow.
+            StoreUnavailable: it is away.
+        """
+        client = Redis.from_url(self._url, socket_timeout=STORE_TIMEOUT_S, socket_connect_timeout=STORE_TIMEOUT_S)
+        try:
+            async with asyncio.timeout(2 * STORE_TIMEOUT_S):
+                await client.publish(f"{NAME}:cancel:nothing", "")
+        except NoPermissionError:
+            raise StoreFault(
+                "Redis does not let this user publish what tasks tell each other. Allow it the channels vm:* as well"
+                " (ACL: ~vm:* &vm:*)."
+            ) from None
+        except (RedisError, OSError):
+            raise _away() from None
+        finally:
+            await client.aclose()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; then what is under way has ``INGEST_STOP_S`` to come to an end.

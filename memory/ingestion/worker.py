@@ -86,6 +86,14 @@ class FactsPart:
             raise ProviderUnavailable(self.problem)
         return None
 
+    def tells(self) -> bool:
+        """Whether digests can be made now, by the LLM or without one."""
+        try:
+            teller = self.teller()
+        except ProviderUnavailable:
+            return False
+        return teller is None or not teller.breaker.wait_s
+
     @property
     def ready(self) -> bool:
         """Whether a chunk can be ingested now, as far as this process knows."""

@@ -186,11 +186,10 @@ class Plant:
         )
         return Ingestor(tools, self.stores.clock, self.counters, uniform=lambda low, _: low)
 
-    def scanner(self, *, ready: Callable[[], bool] = lambda: True, idle_s: float = 60.0) -> Scanner:
+    def scanner(self, **changes: Any) -> Scanner:
         stores = self.stores
-        return Scanner(
-            stores.chunks, stores.digests, stores.clock, self.counters, cutter=cutter(), idle_s=idle_s, ready=ready
-        )
+        options: dict[str, Any] = {"idle_s": 60.0, "ready": lambda: True, "tells": lambda: True, **changes}
+        return Scanner(stores.chunks, stores.digests, stores.clock, self.counters, cutter=cutter(), **options)
 
     async def said(self, scope: Scope, records: Sequence[Record], *, start: int = 1, tokens: int = 2_400) -> int:
         """Archive and cut; returns the user's number."""

@@ -18,7 +18,7 @@ from memory.clock import Clock, SystemClock
 from memory.datadir import prepare
 from memory.errors import StoreFault
 from memory.hosting import HostSpec, HostUse
-from memory.knowledge_ports import FactSource
+from memory.knowledge_ports import FactNotices, FactSource
 from memory.ports import (
     ArchiveStore,
     DeadLetters,
@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 RECALL_HOST = "recall"
 
 
-class Sessions(SessionStore, WriterLeases, TurnLog, Erasable, Protocol):
-    """The session store, which is the log's writer as well."""
+class Sessions(SessionStore, WriterLeases, TurnLog, FactNotices, Erasable, Protocol):
+    """The session store, which is the log's writer as well, and tells of new facts."""
 
     async def durability(self) -> list[str]:
         """What may make it lose turns that it took, or can't be checked: a sentence each, with the fix.

@@ -227,8 +227,13 @@ class RecallEngine:
     def stats(self) -> dict[str, int]:
         """Counts and sizes; nothing of a user is in them."""
         turns = sum(len(user.index) for user in self._users.values() if user.index is not None)
-        missing = sum(user.vectors_missing for user in self._users.values())
-        return {"users": len(self._users), "turns": turns, "missing_vectors": missing, **self.counters.snapshot()}
+        missing = sum(user.vectors_missing + user.facts.vectors_missing for user in self._users.values())
+        counts = {
+            "users": len(self._users),
+            "turns": turns,
+            "facts": sum(len(user.facts) for user in self._users.values()),
+        }
+        return {**counts, "missing_vectors": missing, **self.counters.snapshot()}
 
     async def _start(self) -> None:
         snapshots = self._sources.snapshots

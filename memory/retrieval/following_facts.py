@@ -168,6 +168,12 @@ class FollowedFacts:
                 return tuple(as_passage(hit) for hit in hits), ()
             return together(hits, known, self.index, now)
 
+    @property
+    def vectors_missing(self) -> int:
+        """How many facts that hold have no vector yet."""
+        vectors = None if self.index is None else self.index.index.vectors
+        return 0 if vectors is None else len(vectors.present) - int(vectors.present.sum())
+
     def missing_vectors(self, limit: int) -> list[tuple[str, str]]:
         """Ids and texts of facts without a vector, newest first; none while a thread is at work on the index."""
         return [] if self.index is None or self._gate.locked() else self.index.index.missing_vectors(limit)

@@ -26,7 +26,7 @@ _DTYPES: Mapping[int, np.dtype[Any]] = {
 _NUMBERS = {dtype: number for number, dtype in _DTYPES.items()}
 _IR_VERSION, _OPSET = 10, 17
 CONTRIB = "com.microsoft"  # the domain of onnxruntime's own operators
-FLOAT, INT64 = 1, 7  # element types of inputs and outputs
+FLOAT, INT32, INT64 = 1, 6, 7  # element types
 
 
 class NotReadable(ValueError):
@@ -160,11 +160,11 @@ class ModelWriter:
         self._add("", "Split", takes, makes, {"axis": axis})
 
     def model(
-        self, inputs: Mapping[str, tuple[int, Sequence[str | int]]], output: tuple[str, Sequence[str | int]]
+        self, inputs: Mapping[str, tuple[int, Sequence[str | int]]], output: tuple[str, int, Sequence[str | int]]
     ) -> bytes:
-        """The file. ``inputs``: element type and shape by name; ``output``: float; a name in a shape is any size."""
+        """The file. Inputs by name and the one output have an element type and a shape; a name in it is any size."""
         values = [_bytes(11, _value(name, kind, shape)) for name, (kind, shape) in inputs.items()]
-        values.append(_bytes(12, _value(output[0], FLOAT, output[1])))
+        values.append(_bytes(12, _value(*output)))
         graph = b"".join((*self._nodes, _str(2, "graph"), *self._tensors, *values))
         opsets = _bytes(8, _int(2, _OPSET)) + _bytes(8, _str(1, CONTRIB) + _int(2, 1))
         return _int(1, _IR_VERSION) + _bytes(7, graph) + opsets

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from memory.errors import EmbedderUnavailable
 from memory.providers import embedders
 from memory.providers.embedders import LocalEmbedder, model_file, tokenizer_file
-from memory.providers.minilm import sentence_model
+from memory.providers.minilm import IDS, SIGNED_SUM, sentence_model, signed_probe
 from memory.providers.onnx_file import FLOAT, ModelWriter, NotReadable, read
 
 TEXTS = (
@@ -42,9 +42,27 @@ def _original(texts: tuple[str, ...]) -> NDArray[np.float32]:
     return np.array(vectors, np.float32)
 
 
-def test_vectors_are_those_of_the_packages_own_graph() -> None:
-    cosines = (LocalEmbedder().encode(TEXTS) * _original(TEXTS)).sum(axis=1)
-    assert cosines.min() > 0.999
+def test_vectors_are_close_to_those_of_the_packages_own_graph() -> None:
+    ours, theirs = LocalEmbedder().encode(TEXTS), _original(TEXTS)
+    assert (ours * theirs).sum(axis=1).min() > 0.985
+    assert np.abs(ours @ ours.T - theirs @ theirs.T).max() < 0.05
+
+
+def test_signed_and_unsigned_weights_give_the_same_vectors() -> None:
+    tokenizer = Tokenizer.from_file(str(tokenizer_file(None)))
+    tokenizer.no_padding()
+    both = [_session(sentence_model(model_file().read_bytes(), signed=signed)) for signed in (True, False)]
+    if _session(signed_probe()).run(None, {})[0].tolist() != [[SIGNED_SUM] * 16]:
+        both.pop(0)  # this processor can't; then the unsigned ones are what is used
+    for text in TEXTS:
+        ids = np.array([tokenizer.encode(text).ids[:256]], np.int64)
+        vectors = [session.run(None, {IDS: ids})[0] for session in both]
+        np.testing.assert_allclose(vectors[0], vectors[-1], atol=1e-5)
+        np.testing.assert_allclose(np.linalg.norm(vectors[-1]), 1, rtol=1e-5)
+
+
+def _session(model: bytes) -> Any:
+    return onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "noise", "other"])
@@ -56,13 +74,13 @@ def test_damaged_weights_are_told(monkeypatch: pytest.MonkeyPatch, data_dir: Pat
         "empty": b"",
         "cut": whole[: len(whole) // 2],
         "noise": b"\xff" * 100,
-        "other": other.model({"x": (FLOAT, ("n",))}, ("y", ("n",))),
+        "other": other.model({"x": (FLOAT, ("n",))}, ("y", FLOAT, ("n",))),
     }[damage]
     file = data_dir / "model.onnx"
     file.write_bytes(damaged)
     monkeypatch.setattr(embedders, "model_file", lambda: file)
     with pytest.raises(NotReadable):
-        sentence_model(damaged)
+        sentence_model(damaged, signed=True)
     with pytest.raises(EmbedderUnavailable, match="damaged"):
         LocalEmbedder()
 
@@ -85,7 +103,7 @@ def test_what_is_written_can_be_read_and_run(dtype: type[Any]) -> None:
     out.node("Cast", (out.constant("c", value),), "f", to=FLOAT)
     out.node("Add", ("x", "f"), "s")
     out.split(("s", out.constant("parts", np.array([1, 2], np.int64))), ("left", "right"), axis=-1)
-    data = out.model({"x": (FLOAT, ("n", 3))}, ("right", ("n", 2)))
+    data = out.model({"x": (FLOAT, ("n", 3))}, ("right", FLOAT, ("n", 2)))
     nodes, constants = read(data)
     assert [(node.kind, node.takes, node.makes) for node in nodes] == [
         ("Cast", ("c",), ("f",)),

@@ -65,7 +65,26 @@ def _parser() -> argparse.ArgumentParser:
     brought = commands.add_parser("import", help="bring in existing conversations from a file of JSON lines")
     importing.add_arguments(brought)
     brought.set_defaults(run=_run_import, log_level=logging.WARNING)
+    _add_upkeep(commands)
     return parser
+
+
+def _add_upkeep(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from memory import wiring_upkeep as upkeep
+
+    chunks = commands.add_parser("ingestion", help="list, retry or drop the chunks of turns that facts are learnt from")
+    upkeep.add_ingestion(chunks)
+    rebuild = commands.add_parser("rebuild", help="restore knowledge graphs from the archive, without an LLM")
+    upkeep.add_rebuild(rebuild)
+    reindex = commands.add_parser(
+        "reindex", help="make the vectors of facts anew after a change of the embedding model"
+    )
+    upkeep.add_users(reindex, required=False)
+    runs = {chunks: upkeep.run_ingestion, rebuild: upkeep.run_rebuild, reindex: upkeep.run_reindex}
+    for each, run in runs.items():
+        each.set_defaults(
+            run=lambda arguments, run=run: asyncio.run(run(arguments, load_settings())), log_level=logging.WARNING
+        )
 
 
 def _run_eval(arguments: argparse.Namespace) -> int:

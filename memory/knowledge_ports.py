@@ -238,6 +238,80 @@ class GraphState:
     dimension: int
 
 
+@dataclass(frozen=True, slots=True)
+class GraphTodo:
+    """A graph that may not be what SQL knows: an erasure, or a restore, has still to reach it.
+
+    ``facts``: how many an erasure took, as long as nobody was told.
+    """
+
+    id: int
+    scope: Scope
+    facts: int
+
+
+class GraphNotes(Protocol):
+    """What SQL remembers of graphs, over the end of any process. ``SqlKnowledgeStore`` is one."""
+
+    async def version(self, scope: Scope) -> int: ...
+
+    async def read(self, scope: Scope) -> tuple[int, Knowledge]: ...
+
+    async def vectors(self, scope: Scope) -> str:
+        """The model and dimension that the user's vectors are of; "": there are none."""
+        ...
+
+    async def note_graph(self, scope: Scope) -> int:
+        """The user's graph is about to be restored; returns the number to settle it with."""
+        ...
+
+    async def pending_graph_erasures(self, *, limit: int, scope: Scope | None = None) -> list[GraphTodo]:
+        """Oldest first; of one scope, if given. Also those whose user is forgotten."""
+        ...
+
+    async def graph_told(self, ids: Sequence[int]) -> None:
+        """Somebody was told how many facts these erasures took."""
+        ...
+
+    async def graph_settled(self, ids: Sequence[int]) -> None:
+        """These graphs are what SQL knows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownUser:
+    """A user of whom something is known, or was. ``vectors``: as GraphNotes has it. ``lost``: how many of their chunks
+    are done, but their episodes are not in SQL."""
+
+    number: int
+    scope: Scope
+    vectors: str
+    lost: int
+
+
+class KnownUsers(Protocol):
+    """Users by what is known of them, for upkeep."""
+
+    async def known(
+        self, *, after: int, limit: int, org_id: str | None = None, agent_id: str | None = None
+    ) -> list[KnownUser]:
+        """Users with numbers above ``after``, in their order; of one organisation or agent, if given."""
+        ...
+
+    async def of(self, scope: Scope) -> KnownUser | None:
+        """``None``: nothing is known of them."""
+        ...
+
+    async def lost_chunks(self, number: int, *, limit: int) -> list[str]:
+        """Ids of the user's chunks that are done, but whose episodes are not in SQL."""
+        ...
+
+    async def reembedded(self, scope: Scope, knowledge: Knowledge, *, version: int, vectors: str) -> bool:
+        """Replace all of the user's vectors by those in ``knowledge``, which is what was known at ``version``, and
+        count the version up; False, and nothing is replaced: something has changed since."""
+        ...
+
+
 class GraphStore(Protocol):
     """One graph per Scope on Graphiti's layout, made by the first write and never by a read.
 

@@ -328,6 +328,7 @@ class UnifiedMemoryService:
             archive=archive,
             recall=backend.retriever,
             spool=backend.spool,
+            graph=backend.graph,
             beyond_reach=beyond,
         )
 

@@ -34,6 +34,8 @@ from memory.settings import Settings, environment
 from memory.spool import Spool
 
 if TYPE_CHECKING:
+    from memory.models import Scope
+    from memory.privacy.erasure import ErasableGraph, GraphErasure
     from memory.retrieval.client import HostRetriever
     from memory.stores.late import LateArchive
 
@@ -80,6 +82,7 @@ class Backend:
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     spool: Spool | None = None  # where turns wait while ``sessions`` are away
     stats: Callable[[], Awaitable[Mapping[str, Any]]] | None = None  # what the recall host says of itself
+    graph: ErasableGraph | None = None  # what an erasure has still to reach
     _archive: Archive | None = None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -116,7 +119,21 @@ async def open_backend(settings: Settings) -> Backend:
         return await open_archive(settings, closers)
 
     retriever = open_retriever(settings, closers)
-    return Backend(sessions, retriever, archive, closers, open_spool(settings), retriever.stats)
+    backend = Backend(sessions, retriever, archive, closers, open_spool(settings), retriever.stats)
+    backend.graph = GraphErasures(settings, backend.archive)
+    return backend
+
+
+class GraphErasures:
+    """ErasableGraph: opens the graph only where something of the user has to go from it, for as long as that takes."""
+
+    def __init__(self, settings: Settings, archive: Callable[[], Awaitable[Archive]]) -> None:
+        self._settings, self._archive = settings, archive
+
+    async def settle(self, scope: Scope) -> GraphErasure:
+        from memory.wiring_upkeep import settle_erasure
+
+        return await settle_erasure(self._settings, await self._archive(), scope)
 
 
 async def open_sessions(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> Sessions:

@@ -22,11 +22,33 @@ class ErasableLog(Erasable, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class GraphErasure:
+    """What an erasure took beyond the turns. ``graph`` says how the copy in the graph is: "" = there was none, or it
+    had nothing of it; "pending" = the graph was away, and an ingestion worker sees to it."""
+
+    facts: int = 0
+    graph: Literal["", "done", "pending"] = ""
+
+
+class ErasableGraph(Protocol):
+    """The graph, as far as erasing needs it."""
+
+    async def settle(self, scope: Scope) -> GraphErasure:
+        """The archive has erased: have the scope's graph be what is left, within bounds, or later.
+
+        Raises:
+            StoreUnavailable: the archive is away.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class ErasureReceipt:
     """What a deletion did. False where nothing was there: nobody is told that something was deleted that wasn't.
 
     ``sessions``, ``archive``, ``recall`` and ``spool`` count entries and events that went from each layer; one turn is
-    often in several. ``beyond_reach`` names copies that this system can't delete.
+    often in several. ``facts`` are what was known from them alone; ``graph``: see GraphErasure. ``beyond_reach`` names
+    copies that this system can't delete.
     """
 
     selection: Selection
@@ -35,6 +57,8 @@ class ErasureReceipt:
     recall: int = 0
     beyond_reach: tuple[str, ...] = ()
     spool: int = 0
+    facts: int = 0
+    graph: Literal["", "done", "pending"] = ""
 
     @property
     def deleted(self) -> int:
@@ -42,12 +66,16 @@ class ErasureReceipt:
         return max(self.sessions, self.archive, self.recall, self.spool)
 
     def __bool__(self) -> bool:
-        return self.deleted > 0
+        return self.deleted > 0 or self.facts > 0
 
     def __str__(self) -> str:
         if not self:
             return "Nothing was stored, so nothing was deleted."
         text = f"Deleted {self.deleted} entries and events."
+        if self.facts:
+            text = f"Deleted {self.deleted} entries and events, and {self.facts} facts."
+        if self.graph == "pending":
+            text += " The graph database is away; an ingestion worker deletes them there."
         return f"{text} Beyond reach: {'; '.join(self.beyond_reach)}." if self.beyond_reach else text
 
 
@@ -90,6 +118,7 @@ async def erase(
     archive: Erasable,
     recall: Erasable | None,
     spool: Erasable | None = None,
+    graph: ErasableGraph | None = None,
     beyond_reach: Sequence[str] = (),
 ) -> ErasureReceipt:
     """Erase ``selection`` of ``scope`` everywhere; when this returns, nothing recalls, lists or re-creates it.
@@ -97,8 +126,9 @@ async def erase(
     The spool of this machine comes first: what has gone from it into the log is found there, the rest never gets there.
     ``selection.through`` is taken from the log where it isn't given: what is said from now on is not meant. The archive
     comes next, since it remembers the selection: a record that is already on its way from the log is refused from
-    then on. Then log and sessions, whose epoch tells every reader to drop its copies; then the indexes, which can
-    only be built anew from what is left.
+    then on, and what was learnt from it goes in the same step. Then log and sessions, whose epoch tells every reader to
+    drop its copies; then the indexes, which can only be built anew from what is left. The graph comes last: no call
+    reads it, and where it is away, that is remembered.
 
     Raises:
         StoreUnavailable, HostUnavailable: not finished; call again, it is idempotent.
@@ -109,4 +139,6 @@ async def erase(
     archived = await archive.erase(scope, selection)
     in_sessions = await sessions.erase(scope, selection)
     recalled = await recall.erase(scope, selection) if recall else 0
-    return ErasureReceipt(selection, in_sessions, archived, recalled, tuple(beyond_reach), spooled)
+    learnt = await graph.settle(scope) if graph else GraphErasure()
+    counts = (in_sessions, archived, recalled)
+    return ErasureReceipt(selection, *counts, tuple(beyond_reach), spooled, learnt.facts, learnt.graph)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from memory.clock import Clock
 from memory.errors import EmbeddingChanged, StoreUnavailable
 from memory.knowledge import Chunk, ChunkState, Knowledge, Patch
-from memory.knowledge_ports import FactChanges, Related
+from memory.knowledge_ports import FactChanges, GraphTodo, Related
 from memory.limits import ARCHIVE_STORE_TIMEOUT_S, ERASE_TIMEOUT_S, GRAPH_SAVE_TIMEOUT_S, RELATED_FACTS_MAX
 from memory.models import Fact, Scope, Source
 from memory.stores import knowledge_rows as rows
@@ -30,17 +29,8 @@ Project = Callable[[int], Awaitable[None]]
 _Where = tuple[sa.ColumnElement[bool], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GraphTodo:
-    """A graph that may not be what SQL knows. ``facts``: how many an erasure took that has still to reach it."""
-
-    id: int
-    scope: Scope
-    facts: int
-
-
 class SqlKnowledgeStore:
-    """KnowledgeStore and FactSource over a database that SqlArchive has opened, and closes.
+    """KnowledgeStore, FactSource and GraphNotes over a database that SqlArchive has opened, and closes.
 
     ``vectors`` names the embedding model and dimension of what is committed here ("" = not checked). A user's vectors
     are all of one: where the ones that are there are others, ``related`` and ``commit`` raise EmbeddingChanged.
@@ -147,11 +137,11 @@ class SqlKnowledgeStore:
 
     # -- the graph
 
-    async def note_graph(self, scope: Scope) -> int:
-        """Remember that the user's graph is about to be restored: whatever comes in between, somebody will check it.
+    async def vectors(self, scope: Scope) -> str:
+        async with self._database.reading() as connection:
+            return (await self._state(connection, scope))[2] or ""
 
-        Returns the number to settle it with.
-        """
+    async def note_graph(self, scope: Scope) -> int:
         async with self._database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
             user = await self._users.lock(connection, scope)
             row = {"user_id": user.id, "scope": scope.to_dict(), "facts": 0, "created_at": self._clock.now()}
@@ -160,7 +150,6 @@ class SqlKnowledgeStore:
         return number
 
     async def pending_graph_erasures(self, *, limit: int, scope: Scope | None = None) -> list[GraphTodo]:
-        """Graphs that an erasure or a restore has still to reach, oldest first; of one scope, if given."""
         at = graph_todo.c
         query = sa.select(at.id, at.scope, at.facts).order_by(at.id).limit(limit)
         async with self._database.reading() as connection:
@@ -169,8 +158,11 @@ class SqlKnowledgeStore:
             found = await connection.execute(query)
             return [GraphTodo(row.id, Scope.from_dict(row.scope), row.facts) for row in found]
 
+    async def graph_told(self, ids: Sequence[int]) -> None:
+        async with self._database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
+            await connection.execute(sa.update(graph_todo).where(graph_todo.c.id.in_(ids)).values(facts=0))
+
     async def graph_settled(self, ids: Sequence[int]) -> None:
-        """These graphs are what SQL knows."""
         async with self._database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
             await connection.execute(sa.delete(graph_todo).where(graph_todo.c.id.in_(ids)))
 

@@ -4,8 +4,8 @@ The product's own way: ``extract`` and ``guarded``, as ingestion runs them. Abov
 
 Dialogues, a JSON object a line: ``{"id", "language", "reference_time", "user_name", "turns": [{"speaker", "text",
 "name", "confidence"}], "facts": [fact], "wrong": [fact]}`` with a fact ``{"subject", "relation", "object", "fact",
-"category", "optional"}``. ``facts`` are to be found (``optional`` ones may be), ``wrong`` ones are mistakes to count.
-``language``, ``user_name``, ``name``, ``confidence``, ``relation``, ``optional`` and ``wrong`` may be left out.
+"category", "turns", "optional"}``. ``facts`` are to be found (``optional`` ones may be), ``wrong`` are mistakes.
+All but ids, times, speakers, texts, subjects, objects and facts may be left out.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class _Fact(BaseModel):
     object: str = Field(min_length=1)
     fact: str = Field(min_length=1)
     category: str = ""
+    turns: list[int] = []
     optional: bool = False
 
 

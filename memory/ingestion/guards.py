@@ -92,7 +92,7 @@ class _Guard:
         return replace(
             fact,
             subject=USER_ENTITY_KEY if self._is_user(subject) else subject,
-            object=USER_ENTITY_KEY if not self._is_user(subject) and name_key(thing) in _THE_USER else thing,
+            object=USER_ENTITY_KEY if name_key(thing) in _THE_USER else thing,
             relation=relation,
             text=_trimmed(fact.text),
             speaker="user",

@@ -59,3 +59,10 @@ def _split(run: str) -> Iterator[str]:
         place = match.end()
     if place < len(run):
         yield run[place:]
+
+
+def any_field(text: str) -> str:
+    """A query for Graphiti's own search, over its own properties too, whose words are as they were written."""
+    written = [word[:_WORD_CHARS_MAX] for word in _WORD.findall(text)]
+    found = list(dict.fromkeys([*words(text)[: QUERY_WORDS_MAX // 2], *written]))[:QUERY_WORDS_MAX]
+    return "|".join(found)

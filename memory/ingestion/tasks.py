@@ -37,6 +37,7 @@ from memory.retrieval.tasks import end_all
 logger = logging.getLogger(__name__)
 
 NAME = "vm:{ingest}"  # every key of the engine begins with it: one slot of a cluster, and what an ACL of vm:* covers
+_CANCELLED = f"{NAME}:cancel:*"  # a pattern that workers listen to: an ACL has to name it literally
 _SCAN_AGAIN_S = 0.5  # where there was more to do than one look does
 _POLL_S = 0.1  # how soon a task that has ended makes room for the next
 _SCHEDULE_S = 0.5
@@ -99,11 +100,14 @@ class TaskEngine:
         client = Redis.from_url(self._url, socket_timeout=STORE_TIMEOUT_S, socket_connect_timeout=STORE_TIMEOUT_S)
         try:
             async with asyncio.timeout(2 * STORE_TIMEOUT_S):
-                await client.publish(f"{NAME}:cancel:nothing", "")
+                await client.publish(f"{NAME}:state:nothing", "")
+                async with client.pubsub() as listener:
+                    await listener.psubscribe(_CANCELLED)
+                    await listener.get_message(timeout=STORE_TIMEOUT_S)
         except NoPermissionError:
             raise StoreFault(
-                "Redis does not let this user publish what tasks tell each other. Allow it the channels vm:* as well"
-                " (ACL: ~vm:* &vm:*)."
+                "Redis does not let this user say and hear what tasks tell each other. Allow it these channels as well,"
+                f" the pattern as it stands here (ACL: ~vm:* &vm:* &{_CANCELLED})."
             ) from None
         except (RedisError, OSError):
             raise _away() from None

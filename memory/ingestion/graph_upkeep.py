@@ -26,14 +26,16 @@ Graphs = Callable[[str], Awaitable[GraphStore]]
 """Gives the graphs whose vectors are of this model and dimension. Raises StoreUnavailable, StoreFault."""
 
 
-async def restore_graph(scope: Scope, notes: GraphNotes, graphs: Graphs) -> int:
+async def restore_graph(scope: Scope, notes: GraphNotes, graphs: Graphs, *, noted: bool = False) -> int:
     """Make the user's graph what SQL knows; where nothing is known, there is none. Returns the version it is of.
+
+    ``noted``: the caller has it noted already, and settles that.
 
     Raises:
         StoreUnavailable: SQL or the graph is away, or others change it all the time; it is noted, and done by others.
         StoreFault: the graph refuses.
     """
-    note = await notes.note_graph(scope)
+    own = [] if noted else [await notes.note_graph(scope)]
     for _ in range(_TRIES):
         graph = await graphs(await notes.vectors(scope))
         version, known = await notes.read(scope)
@@ -43,7 +45,7 @@ async def restore_graph(scope: Scope, notes: GraphNotes, graphs: Graphs) -> int:
             await graph.delete(scope)
         # What was read may have been erased, or embedded anew, while the graph was written.
         if await notes.version(scope) == version:
-            await notes.graph_settled([note])
+            await notes.graph_settled(own)
             return version
     raise StoreUnavailable("The user's facts change while their graph is restored; it is tried again later.")
 
@@ -66,7 +68,7 @@ async def settle(todos: Sequence[GraphTodo], notes: GraphNotes, graphs: Graphs) 
     made = 0
     for scope in dict.fromkeys(todo.scope for todo in todos):
         if not await is_current(scope, notes, graphs):
-            await restore_graph(scope, notes, graphs)
+            await restore_graph(scope, notes, graphs, noted=True)
             made += 1
         await notes.graph_settled([todo.id for todo in todos if todo.scope == scope])
     return made

@@ -163,6 +163,8 @@ class SqlKnowledgeStore:
             await connection.execute(sa.update(graph_todo).where(graph_todo.c.id.in_(ids)).values(facts=0))
 
     async def graph_settled(self, ids: Sequence[int]) -> None:
+        if not ids:
+            return
         async with self._database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
             await connection.execute(sa.delete(graph_todo).where(graph_todo.c.id.in_(ids)))
 

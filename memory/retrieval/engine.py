@@ -30,6 +30,7 @@ from memory.ports import ArchiveStore, Embedder, Selection, TurnLog
 from memory.retrieval.deadlines import Deadline
 from memory.retrieval.embedding import Begun, EmbedDesk
 from memory.retrieval.following import FollowedUser, Retired, Sources
+from memory.retrieval.following_facts import FollowedFacts
 from memory.retrieval.snapshot_files import KEY_BYTES, SnapshotStore
 from memory.retrieval.profiling import Profiler
 from memory.retrieval.tasks import end_all, within
@@ -266,11 +267,11 @@ class RecallEngine:
                 raise Retired
             return Recall(degraded=lack)
         prepared = await user.prepare(asked.query, now=self._clock.now(), exclude_ids=asked.exclude_ids)
+        lack = lack if await user.facts.current(asked.deadline, reserve_s=_reserve_s(user)) else (*lack, "facts")
         vector = None
-        if self._desk.model and (len(user.index) or len(user.facts)):
+        if self._desk.model and (user.index or len(user.facts)):
             vector = await self._query_vector(begun, user, asked)
             lack = lack if vector is not None and user.has_vectors(asked.exclude_ids) else (*lack, "vectors")
-        lack = lack if await user.facts.current(asked.deadline, reserve_s=_reserve_s(user)) else (*lack, "facts")
         of_turns = vector if user.has_vectors(asked.exclude_ids) else None
         hits = await user.search(prepared, query_vector=of_turns, limit=asked.limit)
         now = prepared.now
@@ -304,17 +305,20 @@ class RecallEngine:
         return (lack,)
 
     async def _query_vector(self, begun: Begun | None, user: FollowedUser, asked: _Asked) -> Vector | None:
-        """The query's vector, which may be ``begun``; turns said just now get theirs in the same run, or the next."""
+        """The query's vector, which may be ``begun``; turns or facts that came just now get theirs in the same
+        run, or the next."""
         index = user.index
         if index is None or index.vectors is None:
             return None
-        fresh = user.just_said_without_vector(asked.exclude_ids)
+        lacking: FollowedUser | FollowedFacts = user
+        if not (fresh := user.just_said_without_vector(asked.exclude_ids)):
+            lacking, fresh = user.facts, user.facts.just_come_without_vector()
         texts = [asked.query, *(text for _, text in fresh)]
         vectors = await self._desk.for_recall(texts, asked.deadline, reserve_s=_reserve_s(user), begun=begun)
         if vectors is None or vectors.shape[1] != index.vectors.dimension:
             return None
         if fresh:
-            await user.set_vectors([turn_id for turn_id, _ in fresh], vectors[1:])
+            await lacking.set_vectors([one for one, _ in fresh], vectors[1:])
         vector: Vector = vectors[0]
         return vector
 

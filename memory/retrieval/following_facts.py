@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
@@ -18,7 +19,13 @@ from functools import partial
 from memory.clock import Clock
 from memory.identity import group_digest
 from memory.knowledge_ports import FactChanges, FactSource
-from memory.limits import ARCHIVE_STORE_TIMEOUT_S, FACTS_CHECK_S, FACTS_RETRY_S_MAX
+from memory.limits import (
+    ARCHIVE_STORE_TIMEOUT_S,
+    EMBED_NEWEST_CHARS_MAX,
+    EMBED_NEWEST_MAX,
+    FACTS_CHECK_S,
+    FACTS_RETRY_S_MAX,
+)
 from memory.models import Fact, Passage, Scope
 from memory.retrieval.current import together
 from memory.retrieval.deadlines import Deadline
@@ -67,6 +74,7 @@ class FollowedFacts:
         self._retry_at_s, self._pause_s = 0.0, _RETRY_S_MIN
         self._run: asyncio.Task[None] | None = None
         self._begun = 0
+        self._just_come: deque[str] = deque(maxlen=EMBED_NEWEST_MAX)
 
     def __len__(self) -> int:
         return 0 if self.index is None else len(self.index)
@@ -89,6 +97,7 @@ class FollowedFacts:
         """What is held may be told no more, and what is being read for it is of no use."""
         self._before = None if for_good else self.index or self._before
         self.index, self._answered, self._announced = None, -1, 0
+        self._just_come.clear()
         if for_good and self._run is not None:
             self._run.cancel()
 
@@ -178,6 +187,15 @@ class FollowedFacts:
         """Ids and texts of facts without a vector, newest first; none while a thread is at work on the index."""
         return [] if self.index is None or self._gate.locked() else self.index.index.missing_vectors(limit)
 
+    def just_come_without_vector(self) -> list[tuple[str, str]]:
+        """Ids and texts of the newest facts that have no vector yet; so little that a recall can wait for theirs."""
+        found, room = [], EMBED_NEWEST_CHARS_MAX
+        for fact_id, text in self.missing_vectors(EMBED_NEWEST_MAX):
+            room -= len(text)
+            if fact_id in self._just_come and room >= 0:
+                found.append((fact_id, text))
+        return found
+
     async def set_vectors(self, ids: Sequence[str], vectors: Vector) -> None:
         async with self._gate:
             if self.index is not None and self.index.takes(vectors):
@@ -242,6 +260,8 @@ class FollowedFacts:
             apply = partial(index.apply, part.facts, self._clock.now())
             count = apply() if len(part.facts) <= _APPLIED_INLINE else await to_the_end(apply)
             index.version = part.version
+        if self._answered >= 0:
+            self._just_come.extend(fact.id for fact in part.facts[-EMBED_NEWEST_MAX:])
         if part.complete:
             await self._carry_vectors(index)
         self._changed(count)

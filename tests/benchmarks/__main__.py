@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from tests.benchmarks import imports, stores, turns
+from tests.benchmarks import facts, imports, stores, turns
 from tests.benchmarks.harness import Benchmark, run
 
 BENCHMARKS: dict[str, Benchmark] = {
     "recording": stores.recording,
     "freshness": stores.freshness,
+    "facts": facts.facts,
     "turns": turns.turns,
     "imports": imports.imports,
 }

@@ -414,3 +414,14 @@ async def test_P_erased_no_profile_outlives_an_erasure(side: Side) -> None:
     side.bench.embedder.hold.set()
     await waiting
     assert told(await profile(side)) == []
+
+
+async def test_facts_that_came_just_now_are_embedded_along_with_the_query(side: Side) -> None:
+    await side.bench.say("Hello there.")
+    await side.commit(*(fact(f"The user's home is near shop {number}") for number in range(30)))
+    await side.ask()
+    await side.bench.clock.advance(30)
+    assert side.engine.stats()["missing_vectors"] == 0
+    await side.commit(YORK)
+    assert YORK.text in told(await side.ask())
+    assert side.engine.stats()["missing_vectors"] == 0

@@ -15,6 +15,7 @@ from memory.clock import Clock, SystemClock
 from memory.counters import Counters
 from memory.datadir import prepare
 from memory.errors import StoreFault, VoiceMemoryError
+from memory.ingestion.archiver import Archiver
 from memory.ingestion.asked import LanguageModels
 from memory.ingestion.chunking import cutter
 from memory.ingestion.confidential import Confidential
@@ -163,7 +164,8 @@ def _work(settings: Settings, stores: _Stores, facts: FactsPart, counters: Count
         idle_s=settings.idle_seconds,
         teller=facts.teller,
     )
-    return IngestWork(scanner, facts, digester, counters)
+    archiver = Archiver(stores.sessions, stores.archive, stores.clock, counters)
+    return IngestWork(scanner, facts, digester, counters, drain=archiver.drain)
 
 
 def describe(settings: Settings) -> list[str]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 from pathlib import Path
 
 from agent.commands.conversation import notice
+from agent.commands.dev_ingest import STARTED_ALONE, beside
 from agent.models import build
 from agent.settings import Configuration, load
 from memory.errors import SettingsError, VoiceMemoryError
@@ -42,11 +44,21 @@ def run(arguments: argparse.Namespace) -> int:
         options += ["--log-level", "DEBUG"]
     from agent import serve
 
-    main([*_LIVEKIT[arguments.command], *options, str(Path(serve.__file__))])
+    with _ingestion(arguments.command, configuration):
+        main([*_LIVEKIT[arguments.command], *options, str(Path(serve.__file__))])
     failure = serve.server.failure
     if isinstance(failure, VoiceMemoryError):
         raise failure
     return 0 if failure is None else 1
+
+
+def _ingestion(command: str, configuration: Configuration) -> contextlib.AbstractContextManager[None]:
+    """``dev`` has an ingestion worker of its own; ``start`` leaves that to ``ingest``, on whatever machine."""
+    if command == "dev":
+        return beside(configuration)
+    if command == "start" and configuration.memory.enabled:
+        notice(STARTED_ALONE)
+    return contextlib.nullcontext()
 
 
 def _check_server(configuration: Configuration, options: list[str]) -> None:

@@ -152,7 +152,7 @@ def _provider(breaker: Breaker, figures: Mapping[str, object]) -> Part:
     state = breaker.state
     details = {**figures, "breaker": state.status}
     if state.status == "closed":
-        return Part("healthy", f"{breaker.name} is asked", details)
+        return Part("healthy", f"{breaker.name}: no fault since its last answer", details)
     kind = "the operator has to act: " if state.refused else ""
     return Part("unhealthy", f"{kind}{state.reason}", {**details, "asked_again_in_s": round(state.wait_s, 1)})
 
@@ -160,11 +160,29 @@ def _provider(breaker: Breaker, figures: Mapping[str, object]) -> Part:
 class IngestWork:
     """What the tasks do (``tasks.Work``)."""
 
-    def __init__(self, scanner: Scan, facts: FactsPart, digests: Digests, counters: Counters) -> None:
-        self._scanner, self._facts, self._digests = scanner, facts, digests
+    def __init__(
+        self,
+        scanner: Scan,
+        facts: FactsPart,
+        digests: Digests,
+        counters: Counters,
+        *,
+        drain: Callable[[], Awaitable[object]],
+    ) -> None:
+        self._scanner, self._facts, self._digests, self._drain = scanner, facts, digests, drain
         self.counters = counters
 
     async def look(self, queue: Queue) -> bool:
+        """Move on what still lies in logs, then look.
+
+        Raises:
+            StoreUnavailable: a store is away.
+        """
+        try:
+            await self._drain()  # recall hosts do so within a second: this is for those that are no more
+        except StoreFault as error:
+            self.counters.add("scan.log_faults")
+            logger.error("A log could not be moved into the archive: %s", error)
         await self._facts.get()
         return await self._scanner.look(queue)
 

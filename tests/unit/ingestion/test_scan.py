@@ -195,9 +195,12 @@ def digester(plant: Plant, teller: Teller | None = None) -> Digester:
 
 
 def work(plant: Plant, facts: FactsPart) -> IngestWork:
-    return IngestWork(
-        plant.scanner(ready=lambda: facts.ready, tells=facts.tells), facts, digester(plant), plant.counters
-    )
+    scanner = plant.scanner(ready=lambda: facts.ready, tells=facts.tells)
+    return IngestWork(scanner, facts, digester(plant), plant.counters, drain=nothing_to_move)
+
+
+async def nothing_to_move() -> None:
+    """No log holds anything."""
 
 
 async def test_a_user_with_many_chunks_lets_others_have_their_turn(plant: Plant) -> None:
@@ -228,6 +231,33 @@ async def test_what_can_not_be_opened_yet_is_tried_again(plant: Plant, queue: Me
     assert list(queue.ingestion) == [ref.user]
     await task.ingest(ref.user)
     assert await plant.facts(scope) == ["User lives in Leeds"]
+
+
+@pytest.mark.promise("P-durable")
+async def test_P_durable_what_a_dead_machine_left_in_logs_is_moved_first(plant: Plant, queue: MemoryQueue) -> None:
+    scope, moved = new_scope(), list[int]()
+
+    async def drain() -> None:
+        moved.append((await plant.stores.store(scope, [entry("I live in Leeds.")])).user)
+        plant.stores.clock.seconds += IDLE_S + 1
+
+    facts = facts_part(plant)
+    task = IngestWork(plant.scanner(), facts, digester(plant), plant.counters, drain=drain)
+    await task.look(queue)
+    await task.look(queue)
+    assert set(queue.ingestion) == set(moved)
+
+
+async def test_a_log_that_can_not_be_moved_stops_no_look(plant: Plant, queue: MemoryQueue) -> None:
+    async def drain() -> None:
+        raise StoreFault("The archive refused.")
+
+    ref = await plant.stores.store(new_scope(), [entry("I live in Leeds.")])
+    plant.stores.clock.seconds += IDLE_S + 1
+    task = IngestWork(plant.scanner(), facts_part(plant), digester(plant), plant.counters, drain=drain)
+    await task.look(queue)
+    assert list(queue.ingestion) == [ref.user]
+    assert plant.counters["scan.log_faults"] == 1
 
 
 async def test_health_names_the_parts_as_users_know_them(plant: Plant) -> None:
@@ -299,7 +329,9 @@ async def test_an_llm_that_is_away_is_waited_for(plant: Plant) -> None:
     with pytest.raises(ProviderUnavailable):
         await digester(plant, teller).digest(ref.user)
     assert await plant.stores.digests.undigested(before=plant.stores.clock.now() + timedelta(1), limit=10) == [ref]
-    task = IngestWork(plant.scanner(), facts_part(plant), digester(plant, teller), plant.counters)
+    task = IngestWork(
+        plant.scanner(), facts_part(plant), digester(plant, teller), plant.counters, drain=nothing_to_move
+    )
     await task.digest(ref.user)
     assert plant.counters["digests.waiting"] == 1
 

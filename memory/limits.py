@@ -34,6 +34,7 @@ SPOOL_RECORDS_MAX = 4_096  # of one session
 SPOOL_TOTAL_BYTES_MAX = 1_073_741_824  # of one data directory; beyond it no further session spools
 SPOOL_GATE_S = 0.5  # how long a turn waits for an erasure in the spool
 SPOOL_ERASE_S = 10.0  # how long an erasure waits for turns that are being stored from the spool
+SPOOL_UNBOUND_S = 300.0  # turns of nobody known wait so long for their session to go on and tell whose they are
 SPOOL_SCAN_S = 5.0  # how often the recall host looks for spools that dead processes left
 
 LOG_READ_MAX = 500  # records moved by one read of the log

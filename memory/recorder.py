@@ -80,6 +80,8 @@ class Recorder:
         self._backlog = Backlog(clock)
         self._task: asyncio.Task[None] | None = None
         self._spooling: Spooling | None = None
+        self._spool_scope: Scope | None = None
+        self._unbound: Scope | None = None  # whose the turns were before it was known
         self._looked_for_left = False
         self._entries: deque[str] = deque(maxlen=RECORD_QUEUE_MAX)  # ids of what this session has stored
         self._place: tuple[Sessions, Scope] | None = None
@@ -122,15 +124,24 @@ class Recorder:
             self._task = asyncio.create_task(self._run(sessions, scope), name="memory.recorder")
 
     def spool_as(self, scope: Scope, spool: Spool) -> None:
-        """From now on what the store does not take in time goes to the disk, as ``scope``'s. Once."""
-        if self._spooling is None and not self._closed:
-            self._spooling = Spooling(
-                self._backlog,
-                SessionSpool(spool, scope, self._clock, self._counters),
-                lambda record: self._prepared(record, scope),
-                self._clock,
-                self._counters,
-            )
+        """From now on what the store does not take in time goes to the disk, as ``scope``'s; so does what is there.
+
+        Before it is known whose the turns are, that is the session's and the participant's own scope. What a process
+        that has died left under the last such scope is stored as those of whom the session is ``start``-ed for.
+        """
+        if self._closed:
+            return
+
+        async def prepare(record: Record) -> Record:
+            return await self._prepared(record, scope)
+
+        if self._spooling is None:
+            session_spool = SessionSpool(spool, scope, self._clock, self._counters)
+            self._spooling = Spooling(self._backlog, session_spool, prepare, self._clock, self._counters)
+        elif scope != self._spool_scope:
+            self._unbound = self._spool_scope
+            self._spooling.belongs_to(scope, prepare)
+        self._spool_scope = scope
 
     def store_is_away(self) -> None:
         """It can't be opened, or does not answer: the next turns don't wait for it."""
@@ -266,7 +277,10 @@ class Recorder:
             self._claimed_at_s = now_s
             self._check_kept(state)
             self._speak_again()
-        spool = self._spooling.spool if self._spooling is not None else None
+        spool = None
+        if self._spooling is not None:
+            spool = self._spooling.spool
+            await self._spooling.settled()
         oldest = self._backlog.oldest
         if not self._looked_for_left:
             await self._look_for_left(spool, sessions, scope)
@@ -308,7 +322,8 @@ class Recorder:
     async def _look_for_left(self, spool: SessionSpool | None, sessions: Sessions, scope: Scope) -> None:
         try:
             if spool is not None:
-                await replay_left(spool.spool, sessions, self._counters, self._clock, scope=scope)
+                for left in filter(None, (scope, self._unbound)):
+                    await replay_left(spool.spool, sessions, self._counters, self._clock, scope=left, owner=scope)
         except SpoolUnusable as error:
             self._counters.add("spool.errors")
             logger.error("turns that an ended process has left stay in the spool: %s", error)

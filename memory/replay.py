@@ -16,11 +16,11 @@ from typing import Protocol
 from memory.clock import Clock
 from memory.counters import Counters
 from memory.errors import SessionOwnership, SpoolUnusable, StoreFault, StoreUnavailable, VoiceMemoryError
-from memory.limits import RECORD_TIMEOUT_S, SPOOL_REPLAY, SPOOL_SCAN_S
+from memory.limits import RECORD_TIMEOUT_S, SPOOL_BATCH, SPOOL_REPLAY, SPOOL_SCAN_S
 from memory.models import Record, Scope, record_from_dict
 from memory.ports import Appended
 from memory.retrieval.tasks import to_the_end
-from memory.spool import Spool, SpoolFile
+from memory.spool import Batch, Gate, Spool, SpoolFile
 from memory.spool_frames import Spooled
 
 logger = logging.getLogger("memory.spool")
@@ -39,13 +39,15 @@ class Sessions(Protocol):
 class SessionSpool:
     """The spool of one session's recorder: turns that wait on disk. No file until the first of them; ``aclose`` it.
 
-    One task appends, one replays. ``waiting``: how many records are there, some of them perhaps stored by now.
+    One task appends and moves, one replays. ``scope``: whose they are. ``waiting``: how many records are there, some of
+    them perhaps stored by now.
     """
 
     def __init__(self, spool: Spool, scope: Scope, clock: Clock, counters: Counters) -> None:
         self.spool, self.scope = spool, scope
         self._clock, self._counters = clock, counters
         self._files: list[SpoolFile] = []
+        self._one_reads = asyncio.Lock()
 
     @property
     def waiting(self) -> int:
@@ -68,6 +70,35 @@ class SessionSpool:
         self._files.append(file)
         file.append(items)
 
+    async def move(self, scope: Scope) -> None:
+        """It is known now whose they are: put what is there where whoever looks for ``scope``'s finds it.
+
+        Raises:
+            SpoolUnusable: it can't be done now; nothing is lost.
+        """
+        async with self._one_reads:
+            if self._files:
+                await to_the_end(self._move, scope)
+            self.scope = scope
+
+    def _move(self, scope: Scope) -> None:
+        before, left = self.scope, self._files
+        with self.spool.gate(scope).shared():  # what is on its way is in the new place before an erasure looks there
+            self._files, self.scope = [], scope
+            try:
+                while left:
+                    batch = left[0].batch(SPOOL_BATCH)
+                    if batch.records:
+                        self._append([Spooled(scope, item.at, _of_user(item.record, scope)) for item in batch.records])
+                    _tell_damage(batch, self._counters)
+                    if left[0].passed(batch.end):
+                        left.pop(0)
+            except BaseException:
+                self.scope = before
+                raise
+            finally:
+                self._files += left
+
     async def replay(self, store: Store) -> None:
         """Give the oldest records, ``SPOOL_REPLAY`` at most, to ``store``, which stores them or gives them up.
 
@@ -81,14 +112,15 @@ class SessionSpool:
             await store(item.record)
 
         try:
-            gone = await _replayed(file, one, self._counters)
+            async with self._one_reads:
+                gone = await _replayed(file, one, self._counters, self.spool.gate(self.scope))
         except SpoolUnusable as error:
             # It may be read later, by another; what is said from now on is not held up.
             self._counters.add("spool.errors")
             logger.error("turns stay in a file of the spool (%s): %s", file.path.name, error)
             await asyncio.to_thread(file.close)
             gone = True
-        if gone:
+        if gone and file in self._files:
             self._files.remove(file)
 
     async def aclose(self) -> None:
@@ -98,10 +130,18 @@ class SessionSpool:
 
 
 async def replay_left(
-    spool: Spool, sessions: Sessions, counters: Counters, clock: Clock, *, scope: Scope | None = None
+    spool: Spool,
+    sessions: Sessions,
+    counters: Counters,
+    clock: Clock,
+    *,
+    scope: Scope | None = None,
+    owner: Scope | None = None,
 ) -> int:
     """Store what dead processes have left in the spool, of one user if given; returns how many files that were.
 
+    ``owner``: who ``scope`` has turned out to be, to be stored as theirs. Without a ``scope``, turns of callers who
+    were not known are left for ``SPOOL_UNBOUND_S`` to whoever goes on with their session.
     Files that another process replays, or whose writer lives, are left to it; so are those that can't be read.
 
     Raises:
@@ -110,11 +150,15 @@ async def replay_left(
     """
     done, unread = 0, None
     for path in await asyncio.to_thread(spool.files, scope):
+        if scope is None and not await asyncio.to_thread(spool.is_anybodys, path):
+            continue
         file = await asyncio.to_thread(spool.adopt, path)
         if file is None:
             continue
         try:
-            done += await _adopted(file, sessions, counters, clock)
+            bound = (scope, owner) if scope is not None and owner is not None else None
+            gate = spool.gate(owner) if owner is not None else None
+            done += await _adopted(file, _Storing(sessions, file, counters, bound), gate, counters, clock)
         except SpoolUnusable as error:
             unread = error
         finally:
@@ -124,9 +168,8 @@ async def replay_left(
     return done
 
 
-async def _adopted(file: SpoolFile, sessions: Sessions, counters: Counters, clock: Clock) -> int:
-    store = _Storing(sessions, file, counters)
-    while not await _replayed(file, store.one, counters):
+async def _adopted(file: SpoolFile, store: _Storing, gate: Gate | None, counters: Counters, clock: Clock) -> int:
+    while not await _replayed(file, store.one, counters, gate):
         await clock.sleep(0)
     counters.add("spool.files_replayed")
     logger.warning("turns that an ended process had left in the spool are stored now (%d)", store.stored)
@@ -156,16 +199,23 @@ class Replayer:
 
 
 class _Storing:
-    """Stores one dead file's records under nobody's lease: a session that has gone on elsewhere keeps its own."""
+    """Stores one dead file's records under nobody's lease: a session that has gone on elsewhere keeps its own.
 
-    def __init__(self, sessions: Sessions, file: SpoolFile, counters: Counters) -> None:
-        self._sessions, self._counters = sessions, counters
+    ``bound``: whose they are said to be, and who that has turned out to be.
+    """
+
+    def __init__(
+        self, sessions: Sessions, file: SpoolFile, counters: Counters, bound: tuple[Scope, Scope] | None = None
+    ) -> None:
+        self._sessions, self._counters, self._bound = sessions, counters, bound
         self._name = file.path.name
         self._session_ids: dict[tuple[str, Scope], str] = {}
         self.stored = 0
 
     async def one(self, item: Spooled) -> None:
         """Raises StoreUnavailable, and StoreFault where not even a session can be claimed: nothing is given up."""
+        if self._bound is not None and item.scope == self._bound[0]:
+            item = Spooled(self._bound[1], item.at, _of_user(item.record, self._bound[1]))
         record = _of_session(item.record, await self._claimed(item))
         try:
             await _timed(self._sessions.append(item.scope, record))
@@ -189,20 +239,27 @@ class _Storing:
         return self._session_ids[asked]
 
 
-async def _replayed(file: SpoolFile, store: Callable[[Spooled], Awaitable[None]], counters: Counters) -> bool:
-    """Store a file's next records; whether these were the last, and the file is gone."""
+async def _replayed(
+    file: SpoolFile, store: Callable[[Spooled], Awaitable[None]], counters: Counters, gate: Gate | None
+) -> bool:
+    """Store a file's next records; whether these were the last, and the file is gone. ``gate``: of whom they become."""
     with contextlib.ExitStack() as passing:
         try:
-            await to_the_end(passing.enter_context, file.gate.shared())
+            for each in filter(None, (file.gate, gate)):
+                await to_the_end(passing.enter_context, each.shared())
         except SpoolUnusable as error:
             raise StoreUnavailable(str(error)) from None
         batch = await asyncio.to_thread(file.batch, SPOOL_REPLAY)
         for item in batch.records:
             await store(item)
-        if batch.damaged:
-            counters.add("spool.damaged", batch.damaged)
-            logger.error("a part of the spool is damaged: what was in %d places of a file is lost", batch.damaged)
+        _tell_damage(batch, counters)
         return await to_the_end(file.passed, batch.end)
+
+
+def _tell_damage(batch: Batch, counters: Counters) -> None:
+    if batch.damaged:
+        counters.add("spool.damaged", batch.damaged)
+        logger.error("a part of the spool is damaged: what was in %d places of a file is lost", batch.damaged)
 
 
 async def _timed(call: Awaitable[object]) -> None:
@@ -217,6 +274,11 @@ def _of_session(record: Record, session_id: str) -> Record:
     if record.session_id == session_id:
         return record
     return record_from_dict({**record.to_dict(), "session_id": session_id})
+
+
+def _of_user(record: Record, scope: Scope) -> Record:
+    user_id = scope.user_id if scope.kind == "user" else ""
+    return record if record.user_id == user_id else record_from_dict({**record.to_dict(), "user_id": user_id})
 
 
 def _reason(error: Exception) -> str:

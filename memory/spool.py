@@ -1,6 +1,7 @@
 """Turns on disk while their store is away: one append-only file per recorder, below ``<data_dir>/spool``.
 
-A file is named after its user's digest and holds frames (``spool_frames``). A flock on it says that its writer lives;
+A file is named after its user's digest and holds frames (``spool_frames``); one of a caller who isn't known (yet) is
+marked, and left to the session's next process for a while. A flock on it says that its writer lives;
 whoever gets that takes a dead one's turns over. Who writes, or reads in order to store, holds the user's *gate* shared;
 who erases holds it alone: what was read before an erasure is never stored after it.
 
@@ -29,12 +30,13 @@ from memory.limits import (
     SPOOL_GATE_S,
     SPOOL_RECORDS_MAX,
     SPOOL_TOTAL_BYTES_MAX,
+    SPOOL_UNBOUND_S,
 )
 from memory.models import Scope, new_id
 from memory.ports import Selection
 from memory.spool_frames import Spooled, Stretch, decode, encode, split
 
-_SUFFIX = ".spool"
+_SUFFIX, _UNBOUND = ".spool", ".session.spool"
 _WINDOW = 1 << 20  # bytes read at once, unless one frame is larger
 _GATES = 16
 _POLL_S = 0.005
@@ -211,7 +213,8 @@ class Spool:
             if self.size() >= SPOOL_TOTAL_BYTES_MAX:
                 raise SpoolUnusable(f"The spool is full ({SPOOL_TOTAL_BYTES_MAX} bytes). Is the store coming back?")
             for _ in range(_CREATE_TRIES):
-                path = self.directory / f"{group_digest(scope)}.{new_id()}{_SUFFIX}"
+                suffix = _UNBOUND if scope.kind == "session" else _SUFFIX
+                path = self.directory / f"{group_digest(scope)}.{new_id()}{suffix}"
                 held = _Held.create(path)
                 if held is not None:
                     _sync(self.directory)
@@ -228,6 +231,14 @@ class Spool:
         except FileNotFoundError:
             return []
         return [self.directory / name for name in sorted(names, key=lambda name: name.partition(".")[2])]
+
+    def is_anybodys(self, path: Path) -> bool:
+        """Whether what is in a file may be stored by now as what it says it is, by whoever comes."""
+        if not path.name.endswith(_UNBOUND):
+            return True
+        with contextlib.suppress(OSError):
+            return time.time() - path.stat().st_mtime > SPOOL_UNBOUND_S
+        return False
 
     def adopt(self, path: Path) -> SpoolFile | None:
         """A file whose writer is dead, to be stored and let go; ``None`` where somebody has it, or it is gone."""

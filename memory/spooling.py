@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from memory.backlog import Backlog, Waiting
+from memory.backlog import Backlog, Waiting, finished_within
 from memory.clock import Clock
 from memory.counters import Counters
 from memory.errors import SpoolUnusable
 from memory.limits import SPOOL_AFTER_S, SPOOL_BATCH, SPOOL_RETRY_S, STORE_TIMEOUT_S
-from memory.models import Record
+from memory.models import Record, Scope
 from memory.replay import SessionSpool
 from memory.retrieval.deadlines import done_within
 
@@ -31,8 +31,23 @@ class Spooling:
     ) -> None:
         self.spool = spool
         self.works = True
+        self._owner = spool.scope
+        self._settled = asyncio.Event()  # what is on disk is where it belongs, or was tried to be put there
+        self._settled.set()
         self._backlog, self._prepare, self._clock, self._counters = backlog, prepare, clock, counters
         self._task = asyncio.create_task(self._run(), name="memory.spool")
+
+    def belongs_to(self, owner: Scope, prepare: Prepare) -> None:
+        """It is known by now whose the turns are, those on disk too."""
+        self._owner, self._prepare = owner, prepare
+        if owner != self.spool.scope:
+            self._settled.clear()
+            self._backlog.notify()
+
+    async def settled(self) -> None:
+        """Return once what is on disk is its owner's; a disk that hangs is not waited for."""
+        if not self._settled.is_set():
+            await finished_within(self._settled.wait(), self._clock, STORE_TIMEOUT_S)
 
     async def aclose(self) -> None:
         """Stop, and let go of the files; a disk that hangs is not waited for. What is there is stored by the next."""
@@ -47,15 +62,22 @@ class Spooling:
             await self._overdue()
             batch = self._backlog.first(SPOOL_BATCH)
             try:
-                await self._move(batch)
+                if self._owner != self.spool.scope:
+                    await self.spool.move(self._owner)
+                else:
+                    await self._move(batch)
                 self.works = True
             except Exception as error:
                 self._refused(batch, error)
+                self._settled.set()
                 await self._clock.sleep(SPOOL_RETRY_S)
+            if self._owner == self.spool.scope:
+                self._settled.set()
 
     async def _overdue(self) -> None:
-        """Return once a record has waited for the store for too long; any has, while it is away."""
-        while True:
+        """Return once a record has waited for the store for too long; any has, while it is away. Or at once, when what
+        is on disk is somebody else's by now."""
+        while self._owner == self.spool.scope:
             oldest = self._backlog.oldest
             if oldest is None or self._backlog.silent:
                 await self._backlog.changed()

@@ -223,7 +223,7 @@ class AttachedMemory:
             self.counters,
             recorder=self._recorder,
             gate=self._gate,
-            find=lambda: self._finder.find(self.session_id),
+            find=lambda seen: self._finder.find(self.session_id, seen),
             backend=self._backend,
             open_backend=open_backend,
         )

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from livekit import rtc
 from livekit.agents import AgentSession, JobContext
@@ -109,27 +109,39 @@ class CallerFinder:
         self._given = given.filled(from_dispatch(ctx, settings.phone_region))
         self.started = asyncio.Event()
 
-    async def find(self, session_id: str) -> Caller:
+    async def find(self, session_id: str, seen: Callable[[Scope], None] = lambda _: None) -> Caller:
         """The caller, once it is known: at once, or when a participant has joined. An anonymous one's memory is of
-        this session and this participant alone: another withheld number in the same room is somebody else."""
-        identity, participant_id = await self._identity()
+        this session and this participant alone: another withheld number in the same room is somebody else.
+
+        ``seen`` is told whose turns they are until then, where that may take its time: the session's, later those of
+        the participant in it.
+        """
+
+        def nobodys(participant_id: str) -> Scope:
+            return self._scope("/".join(filter(None, (session_id, participant_id))), kind="session")
+
+        identity, participant_id = await self._identity(lambda participant_id: seen(nobodys(participant_id)))
+        if identity.user_id is None:
+            return Caller(identity, nobodys(participant_id))
+        return Caller(identity, self._scope(identity.user_id, kind="user"))
+
+    def _scope(self, user_id: str, *, kind: Literal["user", "session"]) -> Scope:
         org_id = self._given.org_id or self._settings.org_id
         agent_id = self._given.agent_id or self._settings.agent_id
-        if identity.user_id is None:
-            user_id = "/".join(filter(None, (session_id, participant_id)))
-            return Caller(identity, Scope(org_id=org_id, agent_id=agent_id, user_id=user_id, kind="session"))
-        return Caller(identity, Scope(org_id=org_id, agent_id=agent_id, user_id=identity.user_id))
+        return Scope(org_id=org_id, agent_id=agent_id, user_id=user_id, kind=kind)
 
-    async def _identity(self) -> tuple[Identity, str]:
+    async def _identity(self, seen: Callable[[str], None]) -> tuple[Identity, str]:
         """Who it is, and the server-made id of the participant that says so, if one does."""
         if self._given.user_id is not None:
             sure = self._given.assurance
             return Identity(self._given.user_id, Assurance.SIGNED if sure is None else sure), ""
         if self._at_a_terminal():
             return Identity(CONSOLE_USER, Assurance.SIGNED), ""
+        seen("")
         participant = await self._participant()
         if participant is None:
             return Identity(None, Assurance.ANONYMOUS), ""
+        seen(participant.sid)
         identity = await self._identified(participant)
         assurance = self._given.assurance
         return identity if assurance is None else replace(identity, assurance=assurance), participant.sid

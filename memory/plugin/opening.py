@@ -13,6 +13,7 @@ from memory.clock import Clock
 from memory.counters import Counters
 from memory.errors import VoiceMemoryError
 from memory.identity import Assurance
+from memory.models import Scope
 from memory.plugin.caller import Caller
 from memory.plugin.recall import RecallGate
 from memory.recorder import Recorder
@@ -42,7 +43,7 @@ class Opening:
         *,
         recorder: Recorder,
         gate: RecallGate,
-        find: Callable[[], Awaitable[Caller]],
+        find: Callable[[Callable[[Scope], None]], Awaitable[Caller]],
         backend: Backend | None,
         open_backend: OpenBackend,
     ) -> None:
@@ -125,17 +126,20 @@ class Opening:
         retry_s = _RETRY_S_MIN
         while True:
             try:
-                caller = await self._find()
+                caller = await self._find(self._spool_as)
             except Exception as error:
                 self._told(error, "the caller can't be found", "plugin.caller_errors")
                 await self._clock.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)
                 continue
             self._caller.set_result(caller)
-            spool = open_spool(self._settings) if self._backend is None else self._backend.spool
-            if spool is not None:
-                self._recorder.spool_as(caller.scope, spool)
+            self._spool_as(caller.scope)
             return caller
+
+    def _spool_as(self, scope: Scope) -> None:
+        spool = open_spool(self._settings) if self._backend is None else self._backend.spool
+        if spool is not None:
+            self._recorder.spool_as(scope, spool)
 
     async def _replay(self, backend: Backend, spool: Spool) -> None:
         """Whoever comes first stores what other sessions have left on disk; the recall host looks again later."""

@@ -44,7 +44,7 @@ stand stood; steal stole stolen; stick stuck; sting stung; stink stank; strike s
 sweep swept; swell swollen; swim swam swum; swing swung; take took taken; teach taught; tear tore torn; tell told;
 think thought; throw threw thrown; understand understood; wake woke woken; wear wore worn; weave wove woven;
 weep wept; win won; wind wound; withdraw withdrew withdrawn; write wrote written;
-child children; foot feet; goose geese; half halves; knife knives; leaf leaves; life lives; loaf loaves; man men;
+child children; foot feet; goose geese; half halves; knife knives; leaf leaves; loaf loaves; man men;
 mouse mice; ox oxen; person people; scarf scarves; shelf shelves; thief thieves; tooth teeth; wife wives; wolf wolves;
 woman women; good better best; bad worse worst; far further furthest farther farthest;
 color colour; favorite favourite; flavor flavour; gray grey; harbor harbour; honor honour; humor humour;

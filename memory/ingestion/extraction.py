@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 
 from pydantic import BaseModel
 
@@ -125,26 +126,30 @@ async def _ask(
 
 
 def _halves(heard: Numbered) -> tuple[Numbered, Numbered] | None:
-    """The turns in two runs of about as many characters; a turn alone is parted between sentences."""
-    total = sum(len(turn.text) for _, turn in heard)
+    """The turns in two runs of about as many characters; a turn as long as most of it is parted between sentences."""
+    lengths = [len(turn.text) for _, turn in heard]
+    total = sum(lengths)
     if total < 2 * _HALF_CHARS_MIN:
         return None
-    if len(heard) == 1:
-        number, turn = heard[0]
-        first, second = _parted(turn.text)
-        return ([(number, replace(turn, text=first))], [(number, replace(turn, text=second))]) if second else None
-    done, place = 0, 0
-    while place < len(heard) - 1 and (place == 0 or done < total / 2):
-        done += len(heard[place][1].text)
-        place += 1
-    return heard[:place], heard[place:]
+    ends = list(accumulate(lengths))
+    place = min(range(len(heard)), key=lambda at: abs(ends[at] - total / 2))
+    if place < len(heard) - 1 and abs(ends[place] - total / 2) <= total / 4:
+        return heard[: place + 1], heard[place + 1 :]
+    middle = next(at for at, end in enumerate(ends) if end >= total / 2)
+    number, turn = heard[middle]
+    first, second = _parted(turn.text)
+    if not second:
+        return None
+    before = [*heard[:middle], (number, replace(turn, text=first))]
+    return before, [(number, replace(turn, text=second)), *heard[middle + 1 :]]
 
 
 def _parted(text: str) -> tuple[str, str]:
     """``text`` in two at the sentence end nearest to its middle, else at a blank; the second is "" if there is none."""
     middle = len(text) // 2
+    text = text.strip()
     ends = [match.end() for match in _SENTENCE_END.finditer(text)] or [
-        match.end() for match in re.finditer(r"\s+", text.strip())
+        match.end() for match in re.finditer(r"\s+", text)
     ]
     if not ends:
         return text, ""

@@ -147,19 +147,21 @@ def _recalled(fact: ExtractedFact, turns: Sequence[TurnPart]) -> bool:
 
 def _in_order(facts: Sequence[ExtractedFact], turns: Sequence[TurnPart]) -> tuple[Said, ...]:
     """Statements by when they were said. Those of one turn are a microsecond apart, in the order in which they came:
-    the second of two values in one breath is the later one."""
+    the second of two values in one breath is the later one. From when they hold is not moved by that."""
     dated: Counter[datetime] = Counter()
-    found: list[tuple[datetime, ExtractedFact, list[TurnPart]]] = []
+    found: list[tuple[datetime, datetime, ExtractedFact, list[TurnPart]]] = []
     for fact in facts:
         sources = _sources(fact, turns)
         said_at = max(turn.said_at for turn in sources or turns)
-        found.append((said_at + timedelta(microseconds=dated[said_at]), fact, sources))
+        found.append((said_at + timedelta(microseconds=dated[said_at]), said_at, fact, sources))
         dated[said_at] += 1
     found.sort(key=lambda item: item[0])
     return tuple(_said(place, *item) for place, item in enumerate(found))
 
 
-def _said(place: int, said_at: datetime, fact: ExtractedFact, sources: Sequence[TurnPart]) -> Said:
+def _said(
+    place: int, reference_time: datetime, said_at: datetime, fact: ExtractedFact, sources: Sequence[TurnPart]
+) -> Said:
     holds = validity(fact.text, said=said_at, valid_at=fact.valid_at, invalid_at=fact.invalid_at)
     statement = Statement(
         text=fact.text,
@@ -168,7 +170,7 @@ def _said(place: int, said_at: datetime, fact: ExtractedFact, sources: Sequence[
         speaker=fact.speaker,
         valid_at=holds.valid_at,
         said_invalid_at=holds.invalid_at,
-        reference_time=said_at,
+        reference_time=reference_time,
         turns=tuple(dict.fromkeys(turn.turn_id for turn in sources)),
     )
     naming = wording.names_its_subject(fact.text, fact.relation)

@@ -137,7 +137,7 @@ class Memory:
         planned = plan(chunk(session, ordinal), turns, extraction, now=now)
         vectors = {text: vector(text) for text in planned.texts}
         matches = self._matches(planned.entity_probes(vectors), planned.fact_probes(vectors))
-        draft = Draft(planned, vectors, matches, self._related(planned.keys, matches))
+        draft = Draft(planned, vectors, matches, self.related(planned.keys, matches))
         question = undecided(draft)
         verdict = None
         if question is not None:
@@ -165,7 +165,7 @@ class Memory:
             tuple(near(probe.vector, texts, 0.2) for probe in facts),  # type: ignore[attr-defined]
         )
 
-    def _related(self, keys: Sequence[str], matches: GraphMatches) -> Related:
+    def related(self, keys: Sequence[str], matches: GraphMatches) -> Related:
         """What SQL would give."""
         ids = {id_ for found in matches.entities for id_ in found}
         entities = {one.id: one for one in self.knowledge.entities if one.key in keys or one.id in ids}

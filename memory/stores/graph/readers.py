@@ -28,6 +28,7 @@ from memory.errors import ProviderRefused, StoreUnavailable
 from memory.limits import GRAPH_TIMEOUT_S
 from memory.stores.graph import keywords
 
+_LOST = (driver.ConnectionError, driver.BusyLoadingError)
 _NO_ROWS: tuple[list[Any], list[Any], None] = ([], [], None)
 
 
@@ -60,6 +61,11 @@ class _NoReranker(CrossEncoderClient):
 
     async def rank(self, query: str, passages: list[str]) -> list[tuple[str, float]]:
         raise ProviderRefused("This recipe needs a cross encoder: give one to open_graphiti, or use an RRF recipe.")
+
+
+def no_reranker() -> CrossEncoderClient:
+    """What refuses recipes with a cross encoder."""
+    return _NoReranker()
 
 
 class _NoLLM(LLMClient):
@@ -96,16 +102,17 @@ async def connect(url: str, password: str | None) -> FalkorDB:
         socket_timeout=GRAPH_TIMEOUT_S,
         socket_connect_timeout=1,
         health_check_interval=15,
-        retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), 4),
-        retry_on_error=[driver.ConnectionError, driver.BusyLoadingError],
         decode_responses=True,
         **secret,
     )
     try:
-        # Its constructor asks the server something, and blocks meanwhile.
-        return await asyncio.to_thread(FalkorDB, connection_pool=pool)
-    except driver.ConnectionError:
+        # Its constructor asks the server something, blocking, with these very arguments: hence on a thread, and
+        # retries, which are of another kind there, only afterwards.
+        client = await asyncio.to_thread(FalkorDB, connection_pool=pool)
+    except (driver.ConnectionError, driver.TimeoutError):
         raise StoreUnavailable("FalkorDB can't be reached. Check FALKORDB_HOST and FALKORDB_PORT.") from None
+    pool.connection_kwargs["retry"] = Retry(ExponentialBackoff(cap=1.0, base=0.05), 4, _LOST)
+    return client
 
 
 def graphiti(
@@ -121,5 +128,5 @@ def graphiti(
         graph_driver=UserFalkorDriver(client, graph),
         llm_client=llm_client or _NoLLM(),
         embedder=embedder or _NoEmbedder(),
-        cross_encoder=cross_encoder or _NoReranker(),
+        cross_encoder=cross_encoder or no_reranker(),
     )

@@ -67,7 +67,7 @@ def found(output: str, event: str) -> list[Event]:
 def test_P_both_P_fresh_a_chat_knows_what_a_call_was_told_and_no_key_is_needed(
     start: Start, server: OpenAIServer, recording: Path
 ) -> None:
-    environment = {"OPENAI_BASE_URL": server.url}
+    environment = {"OPENAI_BASE_URL": server.url, "AGENT_VOICE": "nova"}
     code, out, err = start("call", str(recording), "--user", "ana", "--json", environment=environment).end()
     assert code == 0, err
     greeting, said, reply = found(out, "turn")
@@ -76,6 +76,8 @@ def test_P_both_P_fresh_a_chat_knows_what_a_call_was_told_and_no_key_is_needed(
     assert reply["voice_to_voice_ms"] > 0
     assert len(server.chats) == len(server.asked("transcriptions")) == 1
     assert [asked.body["input"] for asked in server.asked("speech")] == [greeting["text"], reply["text"]]
+    assert {asked.body["voice"] for asked in server.asked("speech")} == {"nova"}
+    assert {asked.body["response_format"] for asked in server.asked("speech")} == {"pcm"}
 
     code, out, err = start("chat", "--user", "ana", "--json", environment=environment).end(ASKED)
     assert code == 0, err
@@ -84,6 +86,11 @@ def test_P_both_P_fresh_a_chat_knows_what_a_call_was_told_and_no_key_is_needed(
     assert len(server.chats) == 2
     assert server.chats[-1].last_user == f"{answer['block']}\n\n{ASKED}"
     assert said["text"] in answer["block"]
+    assert answer["block"].startswith("<memory>")
+    told = [asked.body["messages"][0] for asked in server.chats]
+    assert (told[0]["role"], told[0]) == ("system", told[1])  # the same in every turn and session
+    assert "## Memory Usage" in told[0]["content"]
+    assert "thinking: openai gpt-4.1-mini" in err
     assert {asked.key for asked in server.requests} == {"none"}
     assert "Traceback" not in err
 

@@ -210,9 +210,9 @@ async def _chunked(connection: AsyncConnection, ref: SessionRef) -> int | None:
 
 
 def _after(ref: SessionRef, after: int) -> tuple[sa.ColumnElement[bool], ...]:
+    # By the conversation alone: with the user as well, a planner goes through all the user's turns.
     conversation = sa.select(conversations.c.id).where(*_this(ref)).scalar_subquery()
-    entry = conversation_entries.c
-    return (entry.user_id == ref.user, entry.cursor > after, entry.conversation_id == conversation)
+    return (conversation_entries.c.conversation_id == conversation, conversation_entries.c.cursor > after)
 
 
 async def _uncut(connection: AsyncConnection, ref: SessionRef, after: int, limit: int) -> list[ArchivedEntry]:

@@ -32,12 +32,13 @@ class SqlDigestStore:
             return await sessions_behind(connection, UNDIGESTED, before, limit)
 
     async def entries(self, ref: SessionRef, *, limit: int) -> list[ArchivedEntry]:
-        entry = conversation_entries.c
-        query = entries_query().where(conversations.c.user_id == ref.user, conversations.c.session_id == ref.session_id)
+        at, entry = conversations.c, conversation_entries.c
+        this = sa.select(at.id).where(at.user_id == ref.user, at.session_id == ref.session_id).scalar_subquery()
+        newest = sa.select(entry.cursor).where(entry.conversation_id == this).order_by(entry.cursor.desc()).limit(limit)
+        query = entries_query().where(entry.user_id == ref.user, entry.cursor.in_(newest)).order_by(entry.cursor)
         async with self._database.reading(ARCHIVE_STORE_TIMEOUT_S) as connection:
-            newest = query.order_by(entry.cursor.desc()).limit(limit)
-            found = (await connection.execute(newest)).mappings().all()
-        return [ArchivedEntry(row["cursor"], entry_of(row)) for row in found[::-1]]
+            found = (await connection.execute(query)).mappings().all()
+        return [ArchivedEntry(row["cursor"], entry_of(row)) for row in found]
 
     async def put(self, ref: SessionRef, digest: SessionDigest) -> bool:
         """See DigestStore. A digest of turns some of which are erased is not kept either: the session is due again."""

@@ -8,8 +8,10 @@ Above: sql. Below: knowledge_rows, knowledge_schema, erasing. All of it within t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -83,23 +85,24 @@ async def _take_chunks(connection: AsyncConnection, touched: dict[int, int]) -> 
     at = chunks.c
     columns = (at.id, at.conversation_id, at.first_cursor, at.last_cursor, at.start_offset)
     taken: list[Any] = []
+    starts: list[dict[str, int]] = []
     for part in rows.batches(list(touched)):
         query = sa.select(*columns, BEGUN.label("begun")).where(at.conversation_id.in_(part))
-        found = (await connection.execute(query.order_by(at.conversation_id, at.ordinal.desc()))).all()
-        for conversation in part:
-            mine = _from(touched[conversation], [row for row in found if row.conversation_id == conversation])
+        found = await connection.execute(query.order_by(at.conversation_id, at.ordinal.desc()))
+        for conversation, newest_first in groupby(found, key=attrgetter("conversation_id")):
+            mine = _from(touched[conversation], newest_first)
             taken += mine
             if mine:
-                start = {"chunked": mine[-1].first_cursor - 1}
-                await connection.execute(
-                    sa.update(conversations).where(conversations.c.id == conversation).values(**start)
-                )
+                starts.append({"this": conversation, "start": mine[-1].first_cursor - 1})
+    if starts:
+        back = sa.update(conversations).where(conversations.c.id == sa.bindparam("this"))
+        await connection.execute(back.values(chunked=sa.bindparam("start")), starts)
     for ids in rows.batches([row.id for row in taken]):
         await connection.execute(sa.delete(chunks).where(at.id.in_(ids)))
     return taken
 
 
-def _from(cursor: int, newest_first: Sequence[Any]) -> list[Any]:
+def _from(cursor: int, newest_first: Iterable[Any]) -> list[Any]:
     """The chunks from the one on that holds ``cursor``; one that begins within a turn takes along what else has it."""
     taken: list[Any] = []
     for chunk in newest_first:

@@ -165,8 +165,13 @@ class SqlKnowledgeStore:
     async def graph_settled(self, ids: Sequence[int]) -> None:
         if not ids:
             return
+        these = graph_todo.c.id.in_(ids)
+        forgotten = sa.select(users.c.id).join(graph_todo, graph_todo.c.user_id == users.c.id).where(these)
         async with self._database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
-            await connection.execute(sa.delete(graph_todo).where(graph_todo.c.id.in_(ids)))
+            was_theirs = await connection.scalar(forgotten.where(users.c.org_id.is_(None)).limit(1))
+            await connection.execute(sa.delete(graph_todo).where(these))
+        if was_theirs is not None:  # the last that said who they were
+            await self._database.scrub()
 
 
 _WHO = (users.c.org_id, users.c.agent_id, users.c.user_id, users.c.kind)

@@ -18,7 +18,8 @@ from memory.knowledge_ports import ArchivedEntry, SessionRef
 from memory.limits import CHUNK_ANSWERS_BYTES_MAX
 from memory.models import Record, Scope
 from memory.ports import Selection
-from memory.stores.schema import UNCUT, UNDIGESTED, conversations
+from memory.stores import chunks_sql
+from memory.stores.schema import UNCUT, UNDIGESTED, conversation_entries, conversations
 from tests.support import archives
 from tests.support.archives import entry, event, new_scope, position, turns
 from tests.support.ingestion import START
@@ -488,3 +489,17 @@ async def test_a_burst_of_ten_thousand_sessions_is_read_by_an_index_in_bounded_p
     for behind, index in ((UNCUT, "ix_conversations_uncut"), (UNDIGESTED, "ix_conversations_undigested")):
         query = sa.select(at.user_id, at.session_id).where(behind).order_by(at.stored_at).limit(200)
         assert index in await plan(stores, query)
+
+
+async def test_a_session_of_a_user_with_many_is_cut_by_an_index(stores: Stores) -> None:
+    scope = new_scope()
+    for start in range(1, 2_001, 500):
+        said: list[Record] = [entry("hello", session=f"{number}") for number in range(start, start + 500)]
+        ref = await stores.store(scope, said, start=start)
+    async with stores.archive.database.writing(60) as connection:
+        await connection.exec_driver_sql("ANALYZE")
+    told = await plan(stores, sa.select(conversation_entries.c.cursor).where(*chunks_sql._after(ref, 0)))
+    assert "conversation_id" in told
+    assert "pk_conversation_entries" not in told
+    assert "SCAN conversation_entries" not in told
+    assert "Seq Scan on conversation_entries" not in told

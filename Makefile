@@ -37,6 +37,7 @@ bench: setup ## the figures the README gives, one JSON line each; fails when a g
 
 nightly: setup ## the long checks
 	@$(BIN)/python -m pytest --run-long $(ARGS)
+	@$(BIN)/python -m tests.benchmarks torture --kills 200
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 lock: ## make the locks anew from pyproject.toml (needs uv)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from tests.benchmarks import facts, imports, stores, turns
+from tests.benchmarks import facts, imports, stores, torture, turns
 from tests.benchmarks.harness import Benchmark, run
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -17,4 +17,6 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["torture"]:
+        sys.exit(torture.main(sys.argv[2:]))
     sys.exit(asyncio.run(run(BENCHMARKS, sys.argv[1:])))

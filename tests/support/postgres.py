@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -44,6 +45,18 @@ class Postgres:
 
     def stop(self) -> None:
         self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "immediate", "stop")
+
+    def kill(self) -> None:
+        """SIGKILL, at once, of the server and of everything it has started."""
+        # Only here: psutil is no dependency of the project.
+        import psutil
+
+        server = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
+        processes = [server, *server.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        psutil.wait_procs(processes, timeout=_START_S)
 
     def _run(self, program: str, *words: str) -> None:
         # PostgreSQL refuses to run as root

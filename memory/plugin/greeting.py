@@ -49,7 +49,9 @@ class Profile:
 
         ``earlier``: ids of the user's messages before it. ``present``: ids of the entries that are in the context.
         """
-        if self._made is None or recall is None or self._told_after not in (None, earlier):
+        if self._told_after not in (None, earlier):
+            self._made = None
+        if self._made is None or recall is None:
             return ()
         if recall.state != self._made.state:
             self._made = None  # something has changed since: it is made anew, for the turn after this one

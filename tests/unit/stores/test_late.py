@@ -8,11 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from memory.errors import StoreFault, StoreUnavailable
+from memory.knowledge_ports import FactChanges
 from memory.limits import ARCHIVE_OPEN_S, ARCHIVE_RETRY_S_MAX, ARCHIVE_RETRY_S_MIN
 from memory.models import Scope
 from memory.stores.inmemory import InMemoryArchive
 from memory.stores.late import LateArchive
 from tests.support.archives import logged, new_scope, turns
+from tests.support.fact_source import Facts, fact
 from tests.support.recalls import ManualClock
 
 
@@ -91,6 +93,30 @@ async def test_an_archive_that_is_away_is_opened_when_it_is_there(
     opened = database.opened
     await clock.advance(60)
     assert database.opened == opened
+
+
+async def test_facts_beside_the_archive_are_there_when_it_is(database: Database, clock: ManualClock) -> None:
+    facts, scope = Facts(), new_scope()
+    facts.commit(scope, fact("The user lives in York"))
+    late = LateArchive(database.open, clock, facts=lambda _: facts)
+    database.error = AWAY
+    await late.start()
+    with pytest.raises(StoreUnavailable, match="can't be reached"):
+        await late.changes(scope, after=0, limit=9)
+    database.error = None
+    await clock.advance(ARCHIVE_RETRY_S_MAX)
+    assert [one.text for one in (await late.changes(scope, after=0, limit=9)).facts] == ["The user lives in York"]
+    facts.trouble.away = True
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await late.changes(scope, after=0, limit=9)
+    assert len(facts.trouble.reads) == 2  # the second was told at once
+    await late.aclose()
+
+
+async def test_an_archive_without_facts_has_none(archive: LateArchive) -> None:
+    await archive.start()
+    assert await archive.changes(new_scope(), after=0, limit=9) == FactChanges(0, ())
 
 
 async def test_an_opening_that_takes_long_is_not_waited_for(

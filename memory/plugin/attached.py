@@ -3,13 +3,16 @@
 Hooks, and why these: ``llm_node`` and ``tts_node`` are replaced on the agent's instance, so that subclasses with nodes
 or hooks of their own keep working; the ``agent_handoff`` item, which LiveKit emits for the first agent and each later
 one before it is entered, is when an agent and the audio output are there and nothing was said yet; ``speech_created``
-comes before every speech, in the context its tasks inherit.
+comes before every speech, in the context its tasks inherit. ``generate_reply`` is replaced on the session's instance to
+know a typed text before livekit prepares its LLM call; it is only looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from livekit.agents import (
@@ -231,6 +234,7 @@ class AttachedMemory:
         self._hooks.on("speech_created", self._on_speech)
         self._hooks.on("user_input_transcribed", self._on_transcript)
         self._hooks.on("close", self._on_close)
+        self._hooks.replace(self._session, "generate_reply", self._around_typing)
         self._around(agent)
         if recall_tool:
             self._session.tools.append(self._tool())
@@ -266,7 +270,21 @@ class AttachedMemory:
                     self._recorder.record(record)
 
     def _on_transcript(self, event: UserInputTranscribedEvent) -> None:
-        self._gate.hint(self._turns.transcribed(event))
+        self._gate.hint(self._turns.transcribed(event), self._session.current_agent.chat_ctx)
+
+    def _around_typing(self, generate_reply: Callable[..., SpeechHandle]) -> Callable[..., SpeechHandle]:
+        """Every typed text comes this way, livekit's own included, some milliseconds before the LLM's call."""
+
+        @functools.wraps(generate_reply)
+        def replied(*args: Any, **kwargs: Any) -> SpeechHandle:
+            with self._hooks.guarded("typed"):
+                typed = kwargs.get("user_input")
+                text = typed.text_content if isinstance(typed, llm.ChatMessage) else typed
+                if isinstance(text, str):
+                    self._gate.hint(text, self._session.current_agent.chat_ctx)
+            return generate_reply(*args, **kwargs)
+
+        return replied
 
     def _on_item(self, event: ConversationItemAddedEvent) -> None:
         item = event.item

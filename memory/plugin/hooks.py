@@ -18,13 +18,13 @@ _MISSING = object()
 
 
 class Hooks:
-    """Event handlers that can't raise into the session, and nodes replaced on agents' instances."""
+    """Event handlers that can't raise into the session, and methods replaced on its and its agents' instances."""
 
     def __init__(self, session: AgentSession[Any], counters: Counters) -> None:
         self._session = session
         self._counters = counters
         self._handlers: list[tuple[Event, Callable[[Any], None]]] = []
-        self._nodes: list[tuple[Agent, str, Any, Any]] = []
+        self._nodes: list[tuple[Agent | AgentSession[Any], str, Any, Any]] = []
 
     def on(self, event: Event, handler: Callable[[Any], None]) -> None:
         """Call ``handler`` with each ``event``. What it raises is counted and logged without content."""
@@ -45,24 +45,24 @@ class Hooks:
             self._counters.add("plugin.errors")
             logger.error("the memory missed a %s event (%s)", what, type(error).__name__)
 
-    def replace(self, agent: Agent, name: str, around: Callable[[Any], Any]) -> None:
-        """Replace the node ``name`` of this one agent by ``around(node)``; once per agent."""
-        if any(hooked is agent and node == name for hooked, node, _, _ in self._nodes):
+    def replace(self, owner: Agent | AgentSession[Any], name: str, around: Callable[[Any], Any]) -> None:
+        """Replace the node or method ``name`` of this one object by ``around(it)``; once per object."""
+        if any(hooked is owner and node == name for hooked, node, _, _ in self._nodes):
             return
-        before = vars(agent).get(name, _MISSING)
-        after = around(getattr(agent, name))
-        setattr(agent, name, after)
-        self._nodes.append((agent, name, before, after))
+        before = vars(owner).get(name, _MISSING)
+        after = around(getattr(owner, name))
+        setattr(owner, name, after)
+        self._nodes.append((owner, name, before, after))
 
     def undo(self) -> None:
         """Take the handlers off, and the nodes, except where somebody has replaced them in turn. Idempotent."""
         for event, handler in self._handlers:
             self._session.off(event, handler)
-        for agent, name, before, after in reversed(self._nodes):
-            if vars(agent).get(name) is not after:
+        for owner, name, before, after in reversed(self._nodes):
+            if vars(owner).get(name) is not after:
                 continue
             if before is _MISSING:
-                delattr(agent, name)
+                delattr(owner, name)
             else:
-                setattr(agent, name, before)
+                setattr(owner, name, before)
         self._handlers, self._nodes = [], []

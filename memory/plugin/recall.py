@@ -83,10 +83,10 @@ class RecallGate:
         """The stores are away: turns go on without memory, at once, until ``open``."""
         self._waits = False
 
-    def hint(self, text: str) -> None:
-        """The user has said ``text`` so far."""
+    def hint(self, text: str, chat_ctx: llm.ChatContext) -> None:
+        """The user has said ``text`` so far, after what is in ``chat_ctx``."""
         if self._settings.prefetch and self._opened.done() and (prefetcher := self._opened.result()) is not None:
-            prefetcher.hint(text)
+            prefetcher.hint(text, self._present(chat_ctx))
 
     def remembered(self, message_id: str | None) -> Remembered:
         """What the LLM was given besides the user message ``message_id``, for the entry of its reply."""

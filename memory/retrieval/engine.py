@@ -6,6 +6,7 @@ Used by the recall host, and as it is by tests and tools. Above: host, wiring. B
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import secrets
@@ -31,8 +32,9 @@ from memory.retrieval.deadlines import Deadline
 from memory.retrieval.embedding import Begun, EmbedDesk
 from memory.retrieval.following import FollowedUser, Retired, Sources
 from memory.retrieval.following_facts import FollowedFacts
-from memory.retrieval.snapshot_files import KEY_BYTES, SnapshotStore
+from memory.retrieval.index import Prepared
 from memory.retrieval.profiling import Profiler
+from memory.retrieval.snapshot_files import KEY_BYTES, SnapshotStore
 from memory.retrieval.tasks import end_all, within
 from memory.retrieval.upkeep import Upkeep
 from memory.retrieval.vectors import Vector
@@ -43,6 +45,7 @@ _ATTEMPTS = 3  # an index may be dropped by an erasure while a recall waits for 
 _RANKING_RESERVE_S = 0.003  # of a budget, kept for ranking; and per turn:
 _RANKING_RESERVE_S_PER_TURN = 0.3e-6
 _AILING_WAIT_S = 0.05  # for a store that has just kept a recall waiting in vain: it may be back
+_STEPS_TO_A_READ = 2  # of the loop, until the driver has sent the log's read
 _LEAVING_MAX = 8  # evicted indexes whose snapshots are being written
 
 
@@ -203,7 +206,9 @@ class RecallEngine:
             raise HostUnavailable("This recall engine is closed.")
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
-        await asyncio.shield(self._starting)
+        if not self._starting.done():
+            await asyncio.shield(self._starting)
+        self._starting.result()
 
     async def aclose(self) -> None:
         """Write snapshots of what is worth it (``SHUTDOWN_FLUSH_S`` at most) and end everything. Idempotent."""
@@ -261,12 +266,18 @@ class RecallEngine:
 
     async def _answer_with(self, begun: Begun | None, user: FollowedUser, asked: _Asked) -> Recall:
         since = user.tick()
-        lack = await self._bring_up_to_date(user, asked.deadline)
+        reading = asyncio.ensure_future(user.current())
+        try:
+            early = await self._prepared_early(user, asked) if begun is not None else None
+            lack = await self._bring_up_to_date(reading, user, asked.deadline)
+        finally:
+            reading.cancel()
         if user.index is None or user.verified <= since:
             if user.retired or not lack:
                 raise Retired
             return Recall(degraded=lack)
-        prepared = await user.prepare(asked.query, now=self._clock.now(), exclude_ids=asked.exclude_ids)
+        now = self._clock.now()
+        prepared = await user.prepare(asked.query, now=now, exclude_ids=asked.exclude_ids, early=early)
         lack = lack if await user.facts.current(asked.deadline, reserve_s=_reserve_s(user)) else (*lack, "facts")
         vector = None
         if self._desk.model and (user.index or len(user.facts)):
@@ -283,12 +294,22 @@ class RecallEngine:
             raise Retired  # erased while the embedder or the facts were waited for
         return Recall(passages=passages, facts=facts, degraded=lack, state=user.state)
 
-    async def _bring_up_to_date(self, user: FollowedUser, deadline: Deadline) -> tuple[str, ...]:
+    async def _prepared_early(self, user: FollowedUser, asked: _Asked) -> Prepared | None:
+        """The words' part of the search, while the log is read and the query's vector is made: as a rule the log tells
+        nothing that changes it."""
+        for _ in range(_STEPS_TO_A_READ):
+            await asyncio.sleep(0)
+        with contextlib.suppress(Retired):
+            return await user.prepare(asked.query, now=self._clock.now(), exclude_ids=asked.exclude_ids)
+        return None
+
+    async def _bring_up_to_date(
+        self, waiting: asyncio.Future[None], user: FollowedUser, deadline: Deadline
+    ) -> tuple[str, ...]:
         """What is lacking when the user's index is as current as the deadline allows."""
         reserve_s = _reserve_s(user)
         if user.ailing:  # an outage costs one deadline, not one a turn
             reserve_s = max(reserve_s, deadline.remaining_s() - _AILING_WAIT_S)
-        waiting = asyncio.ensure_future(user.current())
         try:
             if await deadline.met_by(waiting, reserve_s=reserve_s):
                 waiting.result()
@@ -299,8 +320,6 @@ class RecallEngine:
             if not user.ailing:
                 name = group_digest(user.scope)
                 logger.warning("Recall can't read the turns of user %s: %s", name, type(error).__name__)
-        finally:
-            waiting.cancel()
         user.ailing = True
         return (lack,)
 

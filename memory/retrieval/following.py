@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from memory.clock import Clock
 from memory.errors import StoreUnavailable
@@ -119,28 +120,40 @@ class FollowedUser:
         reading = self._run is not None and not self._run.done()
         return self._epoch is not None and not self._behind and not reading and self.facts.settled
 
-    async def current(self) -> None:
+    def current(self) -> Coroutine[Any, Any, None]:
         """Return once a catch-up that began after this call has ended: what was appended before is in the index.
+
+        It begins with the call, not when it is awaited.
 
         Raises:
             StoreUnavailable: the log or the archive is away.
             Retired: the index was dropped meanwhile.
         """
         wanted = self._begun + 1
+        self._begin()
+        return self._reached(wanted)
+
+    def _begin(self) -> None:
+        if self._run is None or self._run.done():
+            self._begun += 1
+            self._run = asyncio.create_task(self._catch_up())
+            self._run.add_done_callback(_looked_at)
+
+    async def _reached(self, wanted: int) -> None:
         while True:
-            if self._run is None or self._run.done():
-                self._begun += 1
-                self._run = asyncio.create_task(self._catch_up())
-                self._run.add_done_callback(_looked_at)
+            self._begin()
             run, number = self._run, self._begun
+            assert run is not None
             await asyncio.wait((run,))
             if self.retired or run.cancelled():
                 raise Retired
             if number >= wanted:
                 return run.result()
 
-    async def prepare(self, query: str, *, now: datetime, exclude_ids: frozenset[str]) -> Prepared:
-        """See ``UserIndex.prepare``.
+    async def prepare(
+        self, query: str, *, now: datetime, exclude_ids: frozenset[str], early: Prepared | None = None
+    ) -> Prepared:
+        """See ``UserIndex.prepare``; ``early`` once more, where it is of the index as it is.
 
         Raises:
             Retired: the index is gone.
@@ -149,6 +162,8 @@ class FollowedUser:
             index = self.index
             if index is None:
                 raise Retired
+            if early is not None and index.is_current(early):
+                return early
             prepare = partial(index.prepare, query, now=now, exclude_ids=exclude_ids)
             return prepare() if len(index) <= _SEARCHED_INLINE else await to_the_end(prepare)
 

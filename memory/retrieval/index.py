@@ -8,7 +8,7 @@ Not thread-safe: whoever owns an index calls it from one thread at a time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -25,7 +25,7 @@ from memory.retrieval.turns import IndexedTurn, TurnTable
 from memory.retrieval.vectors import Vector, VectorTable, quantised
 
 _PLEASANTRY_CHARS_MAX = 120
-_REPEATS_ROOM = 3  # so much further down the ranking is looked for what isn't said twice
+_REPEATS_ROOM = 16  # so much further down the ranking is looked for what is not said twice
 
 __all__ = ["Hit", "IndexedTurn", "Prepared", "UserIndex"]
 
@@ -188,13 +188,17 @@ class UserIndex:
             query, now, exclude_ids, exclude_session, self._state, asked, bool(named), wanted, allowed, keywords, share
         )
 
+    def is_current(self, prepared: Prepared) -> bool:
+        """Whether it is of this index, and no turn came or went since."""
+        return prepared.state is self._state
+
     def finish(
         self, prepared: Prepared, *, query_vector: Vector | None, k: int, min_relevance: bool = True
     ) -> list[Hit]:
         """What ``search`` returns now, whatever came and went since ``prepare``; may be called again. Raises as it."""
         if not len(self) or k <= 0:
             return []
-        if prepared.state is not self._state:
+        if not self.is_current(prepared):
             prepared = self.prepare(
                 prepared.query,
                 now=prepared.now,
@@ -202,27 +206,21 @@ class UserIndex:
                 exclude_session=prepared.exclude_session,
             )
         if not min_relevance:
-            return self._ranked(prepared, query_vector, k)
-        hits = _distinct(self._ranked(prepared, query_vector, k * _REPEATS_ROOM), prepared.query)[:k]
+            return list(self._ranked(prepared, query_vector, k))
+        hits = list(islice(_distinct(self._ranked(prepared, query_vector, k * _REPEATS_ROOM), prepared.query), k))
         newest = prepared.wanted.newest
         latest = {self.turns.ids[place] for place in newest.tolist()} if newest is not None else set()
         return self._relevant(prepared.asked, hits, latest, names_speaker=prepared.names_speaker)
 
-    def _ranked(self, prepared: Prepared, vector: Vector | None, k: int) -> list[Hit]:
+    def _ranked(self, prepared: Prepared, vector: Vector | None, k: int) -> Iterator[Hit]:
         share = prepared.share
         cosines, present = self._cosines(vector)
         scores = ranking.combine(prepared.keywords, cosines, present, self._weights)
         scores = ranking.in_context(scores, self.turns.features(), prepared.wanted, self._weights)
         scores[~prepared.allowed] = -np.inf
-        return [
-            Hit(
-                self.turns.turn(place),
-                float(scores[place]),
-                min(float(share[place]), 1.0),
-                float(cosines[place]) if cosines is not None and present is not None and present[place] else None,
-            )
-            for place in ranking.best(scores, k).tolist()
-        ]
+        for place in ranking.best(scores, k).tolist():
+            cosine = float(cosines[place]) if cosines is not None and present is not None and present[place] else None
+            yield Hit(self.turns.turn(place), float(scores[place]), min(float(share[place]), 1.0), cosine)
 
     def _relevant(self, asked: Query, hits: list[Hit], latest: set[str], *, names_speaker: bool) -> list[Hit]:
         best = max(hits[0].score, 1e-9) if hits else 1.0
@@ -275,11 +273,14 @@ class UserIndex:
         return places[order[: self._weights.latest_turns]]
 
 
-def _distinct(hits: list[Hit], query: str) -> list[Hit]:
+def _distinct(hits: Iterable[Hit], query: str) -> Iterator[Hit]:
     """The best of each wording. A question that was asked before says nothing to who asks it again."""
-    asked = _wording(query)
-    best = {wording: hit for hit in reversed(hits) if (wording := _wording(hit.turn.text)) != asked}
-    return [hit for hit in hits if best.get(_wording(hit.turn.text)) is hit]
+    known = {_wording(query)}
+    for hit in hits:
+        wording = _wording(hit.turn.text)
+        if wording not in known:
+            known.add(wording)
+            yield hit
 
 
 def _wording(text: str) -> str:

@@ -74,8 +74,11 @@ class Prefetcher:
         self._following: asyncio.Task[None] | None = None
         self._failing = self._closed = False
 
-    def hint(self, query: str) -> None:
-        """The user has said ``query`` so far: have a recall for it running, or following the one that runs."""
+    def hint(self, query: str, in_context: frozenset[str] | None = None) -> None:
+        """The user has said ``query`` so far: have a recall for it running, or following the one that runs.
+
+        ``in_context``: ids of entries that the LLM is given anyhow; ``None``: those of the latest ``take``.
+        """
         text = plain(query)
         newest = self._running or self._ready
         if self._closed or not text:
@@ -83,9 +86,12 @@ class Prefetcher:
         if newest is not None and newest.text == text:
             self._wanted = None  # an older text in between must not come after it
             return
+        self._in_context = self._in_context if in_context is None else in_context
         self._wanted = query
         if self._following is None or self._following.done():
-            self._following = asyncio.create_task(self._follow())
+            # Begun here rather than in the task: livekit's own steps of the turn would come before it.
+            began_s, started = self._begin_wanted(query)
+            self._following = asyncio.create_task(self._follow(started, began_s))
 
     async def take(self, query: str, remaining_ms: float, exclude_ids: frozenset[str] = frozenset()) -> Recall | None:
         """What is remembered that bears on ``query``, entries ``exclude_ids`` left out, within ``remaining_ms``.
@@ -99,6 +105,27 @@ class Prefetcher:
         interims = [started for started in (self._running, self._ready) if started is not None]
         self._running = self._ready = self._wanted = None
         self._in_context = exclude_ids
+        try:
+            result = await self._taken(query, interims, deadline)
+        finally:
+            for started in interims:
+                started.task.cancel()
+        return self._counted(result, exclude_ids)
+
+    async def aclose(self) -> None:
+        """Cancel what runs. Idempotent."""
+        self._closed = True
+        self._wanted = self._running = self._ready = None
+        await end_all((self._following,))
+
+    def _begin_wanted(self, query: str) -> tuple[float, _Started]:
+        self._wanted = None
+        self._running = self._start(query, self._budget_ms)
+        return self._clock.monotonic(), self._running
+
+    async def _taken(
+        self, query: str, interims: list[_Started], deadline: Deadline
+    ) -> Recall | Literal["late", "failed"]:
         text = plain(query)
         result: Recall | Literal["late", "failed"] = "failed"
         for started in interims:
@@ -108,19 +135,10 @@ class Prefetcher:
             result = await self._own(query, deadline)
         if not isinstance(result, Recall):
             result = self._stand_in(text, interims) or result
-        return self._counted(result, exclude_ids)
+        return result
 
-    async def aclose(self) -> None:
-        """Cancel what runs. Idempotent."""
-        self._closed = True
-        self._wanted = self._running = self._ready = None
-        await end_all((self._following,))
-
-    async def _follow(self) -> None:
-        while self._wanted is not None:
-            query, self._wanted = self._wanted, None
-            began_s = self._clock.monotonic()
-            started = self._running = self._start(query, self._budget_ms)
+    async def _follow(self, started: _Started, began_s: float) -> None:
+        while True:
             try:
                 await asyncio.wait((started.task,))
             finally:
@@ -129,6 +147,9 @@ class Prefetcher:
                 self._running = None
                 self._ready = started
             await self._clock.sleep(max(0.0, began_s + self._interval_s - self._clock.monotonic()))
+            if self._wanted is None:
+                return
+            began_s, started = self._begin_wanted(self._wanted)
 
     def _start(self, query: str, budget_ms: float) -> _Started:
         task = asyncio.create_task(self._recall(query, budget_ms))

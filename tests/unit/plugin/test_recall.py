@@ -369,3 +369,32 @@ async def test_without_the_tool_there_is_none() -> None:
     async with call(retriever=remembering()) as made:
         await made.type("Hello.")
         assert made.llm.requests[0].tools == ()
+
+
+# -- typed turns start early -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("typed", ["Do I have a cat?", llm.ChatMessage(role="user", content=["Do I have a cat?"])])
+async def test_a_typed_turn_asks_once_and_before_livekit_calls_the_llm(typed: str | llm.ChatMessage) -> None:
+    retriever = remembering()
+    async with call(retriever=retriever) as made:
+        await made.type("Hello.")
+        await made.clock.advance(1)
+        called = len(made.llm.requests)
+        made.session.generate_reply(user_input=typed)
+        await asyncio.sleep(0)
+        assert retriever.asked == ["Hello.", "Do I have a cat?"]
+        assert len(made.llm.requests) == called
+        await eventually(lambda: len(made.llm.requests) > called, "the LLM's call")
+        await made.listening()
+        check_one_block(made.llm.requests[-1])
+        assert len(retriever.asked) == 2
+        said = {entry.id for entry in await made.entries()}
+        assert len(retriever.excluded[1] & said) == 2  # the first turn and its reply are in the context anyhow
+
+
+async def test_the_sessions_own_way_to_reply_is_back_when_the_memory_is_closed() -> None:
+    async with call() as made:
+        assert "generate_reply" in vars(made.session)
+        await made.memory.aclose()
+        assert "generate_reply" not in vars(made.session)

@@ -95,6 +95,17 @@ async def test_a_result_prefetched_for_this_very_text_is_taken_without_another_r
     assert room.counters["recall.ok"] == 1
 
 
+async def test_a_hint_tells_what_is_in_the_context_and_later_ones_without_keep_it(room: Room) -> None:
+    room.prefetcher.hint("where", frozenset({"cat"}))
+    await settle()
+    room.desk.give(0)
+    await room.clock.advance(1)
+    room.prefetcher.hint("where is")
+    await settle()
+    assert [call.exclude_ids for call in room.desk.calls] == [{"cat"}, {"cat"}]
+    await room.prefetcher.aclose()
+
+
 async def test_one_recall_at_a_time_and_the_newest_text_follows(room: Room) -> None:
     for text in ("where", "where is", "where is my", "where is my order"):
         room.prefetcher.hint(text)
@@ -189,13 +200,14 @@ async def test_P_fresh_what_was_prefetched_for_one_turn_is_not_used_for_a_later_
     assert texts(await taking) == ["new"]
 
 
-async def test_a_prefetch_that_ends_after_its_turn_is_dropped(room: Room) -> None:
+async def test_a_prefetch_that_goes_on_after_its_turn_is_cancelled(room: Room) -> None:
     room.prefetcher.hint("yes")
     await settle()
     taking = asyncio.create_task(room.prefetcher.take("Something else entirely", 100))
     await room.clock.advance(0.1)
     assert await taking is None
-    room.desk.give(0, "old")
+    await settle()
+    assert room.desk.calls[0].cancelled
     await room.clock.advance(1)
     taking = asyncio.create_task(room.prefetcher.take("yes", 100))
     await room.clock.advance(0.1)

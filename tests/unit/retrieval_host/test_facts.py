@@ -425,3 +425,13 @@ async def test_facts_that_came_just_now_are_embedded_along_with_the_query(side: 
     await side.commit(YORK)
     assert YORK.text in told(await side.ask())
     assert side.engine.stats()["missing_vectors"] == 0
+
+
+async def test_facts_of_a_user_whose_turns_are_gone_are_kept_in_a_snapshot_too(side: Side) -> None:
+    await side.commit(*(fact(f"The user's home was in town{number}") for number in range(SNAPSHOT_TURNS_MIN)), YORK)
+    for _ in range(2):
+        engine = side.bench.another(snapshots=side.bench.snapshots(), facts=side.facts)
+        found = await engine.recall(scope_of(), "Is my home in York?", limit=8, budget_ms=300)
+        assert told(found)[0] == YORK.text
+        await engine.aclose()
+    assert side.facts.trouble.reads == [0, 1]

@@ -136,6 +136,17 @@ def test_a_call_that_is_over_is_over(worker: Worker, seen: Seen) -> None:
     assert (seen.lost, seen.removed) == ([], ["AJ_1"])
 
 
+@pytest.mark.case("S08")
+def test_S08_of_calls_that_have_ended_the_worker_keeps_nothing(worker: Worker, seen: Seen) -> None:
+    for number in range(500):
+        ended = process(0 if number % 2 else -9)
+        ended.running_job.job.id = f"AJ_{number}"
+        worker._on_launched(ended)
+        worker._on_closed(ended)
+    assert worker._began == {}
+    assert [call.job_id for call in seen.held] == seen.removed
+
+
 def test_what_was_told_to_end_did_not_die(worker: Worker, seen: Seen) -> None:
     worker._on_closed(process(-9, closing=True))
     worker._closed = True

@@ -9,7 +9,10 @@ import pytest
 
 TESTS = Path(__file__).parents[2]
 PROMISES = ("P-silent", "P-both", "P-heard", "P-durable", "P-fresh", "P-isolated", "P-erased", "P-redacted")
-CASES = ("L02", "L07", "L09", "L10", "L11", "L14", "L15", "L17", "L21", "L22")
+CASES = (
+    *("L01", "L02", "L06", "L07", "L09", "L10", "L11", "L14", "L15", "L17", "L21", "L22"),
+    *("L35", "L38", "L39", "S03", "S08"),
+)
 
 
 def _marked() -> set[tuple[str, str]]:

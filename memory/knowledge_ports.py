@@ -332,8 +332,8 @@ class GraphStore(Protocol):
         """Apply one patch in one atomic query and set the graph's version.
 
         Raises:
-            GraphStale: the graph's version is neither ``expected`` nor ``version``, or its model is another one:
-                ``restore`` it.
+            GraphStale: the graph is neither of version ``expected``, nor of ``version`` by this very patch; or its
+                model is another one: ``restore`` it.
         """
         ...
 

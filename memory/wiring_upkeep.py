@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from memory.stores.knowledge_sql import SqlKnowledgeStore
     from memory.stores.knowledge_upkeep import SqlKnownUsers
     from memory.stores.sql import SqlArchive
+    from memory.wiring_ingestion import GraphPlace
 
 Closers = list[Callable[[], Awaitable[None]]]
 
@@ -75,16 +76,17 @@ class OpenGraphs:
     def __init__(self, settings: Settings, closers: Closers) -> None:
         self._settings, self._closers = settings, closers
         self._opened: dict[str, GraphStore] = {}
+        self._where: GraphPlace | None = None
 
     async def __call__(self, vectors: str) -> GraphStore:
         from memory.wiring_ingestion import graph_place, open_graph
 
         if vectors not in self._opened:
             try:
-                where = await graph_place(self._settings, self._closers)
+                self._where = self._where or await graph_place(self._settings, self._closers)
             except VoiceMemoryError as error:  # such as: no embedded server on this platform
                 raise StoreUnavailable(str(error)) from None
-            self._opened[vectors] = await open_graph(where, self._closers, vectors, SystemClock())
+            self._opened[vectors] = await open_graph(self._where, self._closers, vectors, SystemClock())
         return self._opened[vectors]
 
 

@@ -21,7 +21,7 @@ from memory.limits import ARCHIVE_STORE_TIMEOUT_S, CHUNK_ANSWERS_BYTES_MAX, STOR
 from memory.models import MemoryEntry, Scope
 from memory.stores.database import Database
 from memory.stores.knowledge_rows import batches
-from memory.stores.knowledge_schema import BEGUN, VERSIONS_APART, WAITS, chunks
+from memory.stores.knowledge_schema import WAITS, chunks
 from memory.stores.rows import entries_query, entry_of
 from memory.stores.schema import UNCUT, conversation_entries, conversations, users
 from memory.stores.users import lock_number, lock_numbers
@@ -141,8 +141,6 @@ class SqlChunkStore:
             await lock_number(connection, chunk.user)
             this = sa.update(chunks).where(chunks.c.id == chunk.id, WAITS)
             done = await connection.execute(this.values(updated_at=self._clock.now(), **values))
-            if values.get("state") == ChunkState.DEAD.value:
-                await _set_apart(connection, [chunk.user])
         return done.rowcount > 0
 
     async def statuses(self, *, state: ChunkState | None, limit: int, after: str = "") -> list[ChunkStatus]:
@@ -170,8 +168,6 @@ class SqlChunkStore:
             async with self._database.writing(ARCHIVE_STORE_TIMEOUT_S) as connection:
                 owners = sa.select(chunks.c.user_id).where(*these).distinct()
                 await lock_numbers(connection, list(await connection.scalars(owners)))
-                if to is not ChunkState.WAITING:
-                    await _set_apart(connection, list(await connection.scalars(owners.where(BEGUN))))
                 moved += (await connection.execute(sa.update(chunks).where(*these).values(**values))).rowcount
         return moved
 
@@ -307,10 +303,3 @@ def _digest_of(row: Any) -> str:
     if row.org_id is None:
         return ""
     return group_digest(Scope(org_id=row.org_id, agent_id=row.agent_id, user_id=row.person, kind=row.kind))
-
-
-async def _set_apart(connection: AsyncConnection, owners: Sequence[int]) -> None:
-    """A commit that failed may have reached the graph before. While its chunk waits, the repetition makes up for that;
-    when it waits no longer, a version is left out, so that the graph can't pass for what SQL knows."""
-    later = {"knowledge_version": users.c.knowledge_version + VERSIONS_APART}
-    await connection.execute(sa.update(users).where(users.c.id.in_(owners)).values(**later))

@@ -30,10 +30,6 @@ from sqlalchemy import (
 from memory.models import clean_text
 from memory.stores.schema import Bytewise, Key, UtcDateTime, metadata, of_user
 
-# A commit that fails after it has reached the graph leaves that one version ahead. Where it isn't repeated, the next
-# version is this many later, so that no such graph can pass for what SQL knows.
-VERSIONS_APART = 2
-
 
 class SaidText(TypeDecorator[str]):
     """Text that an LLM has written: without what PostgreSQL refuses to hold, so that it poisons nothing."""

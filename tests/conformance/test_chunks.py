@@ -503,3 +503,93 @@ async def test_a_session_of_a_user_with_many_is_cut_by_an_index(stores: Stores) 
     assert "pk_conversation_entries" not in told
     assert "SCAN conversation_entries" not in told
     assert "Seq Scan on conversation_entries" not in told
+
+
+# -- any history
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("say"), st.sampled_from("ab"), st.integers(1, 4)),
+        st.tuples(st.just("cut"), st.sampled_from("ab"), st.integers(1, 3)),
+        st.tuples(st.just("ingest"), st.just(""), st.integers(1, 2)),
+        st.tuples(st.just("since"), st.just(""), st.integers(0, 12)),
+        st.tuples(st.just("session"), st.sampled_from("ab"), st.integers(0, 12)),
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
+class History:
+    """A user's talk, cut, ingested and erased; and what has to be true of it."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores, self.scope = stores, new_scope()
+        self._said, self._ids = 0, set[str]()
+        self._ingested: dict[str, list[str]] = {}
+
+    async def take(self, what: str, session: str, number: int) -> None:
+        if what == "say":
+            # Every third turn was said before the others, as one that comes from a spool.
+            said = [self._turn(session) for _ in range(number)]
+            await self._stores.store(self.scope, said, start=self._said - number + 1)
+        elif not self._said:
+            return
+        elif what == "cut":
+            await self.cut(session, number)
+        elif what == "ingest":
+            await self.ingest(number)
+        elif what == "since":
+            since = archives.NOON + timedelta(minutes=number)
+            await self._stores.archive.erase(self.scope, Selection("since", since=since))
+        else:
+            selection = Selection("session", session_id=session, through=position(number))
+            await self._stores.archive.erase(self.scope, selection)
+
+    def _turn(self, session: str) -> Record:
+        self._said += 1
+        minute = self._said - 5 if self._said % 3 == 0 else self._said
+        return entry(f"turn {self._said}", session=session, minute=minute)
+
+    async def cut(self, session: str, size: int) -> None:
+        await self._stores.cut(SessionRef(await self._stores.user(self.scope), session), size)
+
+    async def ingest(self, count: int) -> None:
+        user = await self._stores.user(self.scope)
+        for _ in range(count):
+            chunk = await self._stores.chunks.next(user, now=LATER)
+            if chunk is None:
+                return
+            said = await texts(self._stores, chunk)
+            assert await self._stores.knowledge.commit(chunk, learnt(chunk, *said), unprojected)
+            assert chunk.id not in self._ids  # what was erased is never again under the same id
+            self._ids.add(chunk.id)
+            self._ingested[chunk.id] = said
+
+    async def check(self) -> None:
+        stores = self._stores
+        for session in "ab":
+            await self.cut(session, 2)
+        left = await stores.archive.history(self.scope, session_id=None, before=None, limit=1_000)
+        user = await stores.user(self.scope)
+        mine = [one.chunk for one in await stores.chunks.statuses(state=None, limit=1_000) if one.chunk.user == user]
+        cut = [text for chunk in mine for text in await texts(stores, chunk)]
+        assert sorted(cut) == sorted(turn.content for turn in left)
+        done = {chunk.id for chunk in mine if chunk.state is ChunkState.DONE}
+        known = (await stores.knowledge.read(self.scope))[1]
+        assert {episode.id for episode in known.episodes} == done
+        assert sorted(fact.statement.text for fact in known.facts) == sorted(
+            text for id_ in done for text in self._ingested[id_]
+        )
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=_STEPS)
+async def test_P_forget_after_any_history_each_turn_that_is_left_is_in_one_chunk_and_nothing_else_is_known(
+    stores: Stores, steps: list[tuple[str, str, int]]
+) -> None:
+    history = History(stores)
+    await history.take("say", "a", 1)
+    for step in steps:
+        await history.take(*step)
+    await history.check()

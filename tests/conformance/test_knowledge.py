@@ -487,8 +487,9 @@ async def test_a_commit_that_waits_for_an_erasure_stores_nothing(
     assert await stores.rows("facts") == 0
 
 
-async def test_a_failed_commit_is_told_apart_once_its_chunk_is_given_up(stores: Stores, scope: Scope) -> None:
+async def test_an_erasure_tells_a_failed_commits_graph_apart(stores: Stores, scope: Scope) -> None:
     first, second = await chunks_of(stores, scope, 2)
+    await commit(stores, first, learnt(first, "tea"))
     projected: list[int] = []
 
     async def project(version: int) -> None:
@@ -497,11 +498,14 @@ async def test_a_failed_commit_is_told_apart_once_its_chunk_is_given_up(stores: 
             raise StoreUnavailable("the connection was lost after the graph had it")
 
     with pytest.raises(StoreUnavailable):
-        await stores.knowledge.commit(first, learnt(first, "tea"), project)
-    await stores.chunks.failed(first, reason="poison", not_before=None)
-    assert await stores.knowledge.commit(second, learnt(second, "milk"), project)
-    # The graph may be at the first version, with facts that SQL does not know: what is expected next is another one.
-    assert projected[0] not in (projected[1], projected[1] - 1)
+        await stores.knowledge.commit(second, learnt(second, "milk"), project)
+    await stores.archive.erase(scope, Selection("session", session_id=second.session_id))
+    assert (await stores.knowledge.read(scope))[1].facts == learnt(first, "tea").facts
+    await stores.archive.erase(scope, Selection("session", session_id=first.session_id))
+    third = await stores.chunk(scope, [entry("more", session="s9")], start=20)
+    assert await stores.knowledge.commit(third, learnt(third, "honey"), project)
+    # The graph may be at the first of these, with what was erased: it must not be what is expected now.
+    assert projected[1] - 1 > projected[0]
 
 
 # -- graphs that an erasure has still to reach

@@ -150,8 +150,11 @@ async def evaluate(
         async with gate:
             return await _outcome(dialogue, llm, sleep)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(dialogue)) for dialogue in dialogues]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(dialogue)) for dialogue in dialogues]
+    except ExceptionGroup as faults:  # what the first dialogues meet, the others would meet as well
+        raise faults.exceptions[0] from None
     outcomes = [task.result() for task in tasks]
     usage = llm.usage
     return {

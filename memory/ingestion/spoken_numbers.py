@@ -55,6 +55,7 @@ def _values() -> dict[str, int]:
     units = dict(enumerate(("ein", "zwei", "drei", "vier", "funf", "sechs", "sieben", "acht", "neun"), 1))
     tens = {n * 10: word for n, word in enumerate(_TENS[1].split()) if word != "-"}
     values |= {f"{unit}und{ten}": n + m for n, unit in units.items() for m, ten in tens.items()}
+    values |= {f"{unit}hundert": n * 100 for n, unit in units.items()}
     twenties = ("uno", "dos", "tres", "cuatro", "cinco", "seis", "siete", "ocho", "nueve")
     return values | {f"veinti{word}": 20 + n for n, word in enumerate(twenties, 1)}
 

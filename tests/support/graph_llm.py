@@ -102,11 +102,14 @@ _REASONS = {
 class Stats:
     """What was asked so far. ``calls`` by shape, "embeddings" among them; refused ones count as well."""
 
-    calls: dict[str, int] = field(default_factory=lambda: collections.defaultdict(int))
+    calls: dict[str, int] = field(default_factory=dict)
     answered: int = 0
     texts: int = 0  # embedded
     input_tokens: int = 0
     output_tokens: int = 0
+
+    def count(self, shape: str) -> None:
+        self.calls[shape] = self.calls.get(shape, 0) + 1
 
     @property
     def llm_calls(self) -> int:
@@ -199,7 +202,7 @@ class GraphLLM:
         body = await request.json()
         asked = _asked(body)
         self.asked.append(asked)
-        self.stats.calls[asked.shape] += 1
+        self.stats.count(asked.shape)
         trouble = self._due("chat")
         refused = await self._trip(request, trouble)
         if refused is not None:
@@ -218,7 +221,7 @@ class GraphLLM:
 
     async def _embeddings(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        self.stats.calls["embeddings"] += 1
+        self.stats.count("embeddings")
         trouble = self._due("embeddings")
         refused = await self._trip(request, trouble)
         if refused is not None:

@@ -20,6 +20,7 @@ from memory.ingestion.asked import LanguageModels
 from memory.ingestion.chunking import cutter
 from memory.ingestion.confidential import Confidential
 from memory.ingestion.digesting import Digester
+from memory.ingestion.graph_upkeep import settle_pending
 from memory.ingestion.pipeline import Ingestor
 from memory.ingestion.scan import Scanner
 from memory.ingestion.tools import Tools
@@ -115,7 +116,7 @@ async def open_ingestion(
         facts = FactsPart(
             clock, None if skipped(settings) else _opener(settings, stores, counters, closers), skipped(settings)
         )
-        work = _work(settings, stores, facts, counters)
+        work = _work(settings, stores, facts, counters, closers)
         engine = TaskEngine(await engine_url(settings, closers), work, counters, redelivery_s=redelivery_s)
         await engine.check()
         return Ingestion(engine, facts, counters, stores.chunks, stores.sessions, closers)
@@ -141,8 +142,10 @@ async def _stores(settings: Settings, clock: Clock, closers: Closers) -> _Stores
     return _Stores(clock, sessions, archive, SqlChunkStore(archive.database, clock))
 
 
-def _work(settings: Settings, stores: _Stores, facts: FactsPart, counters: Counters) -> IngestWork:
+def _work(settings: Settings, stores: _Stores, facts: FactsPart, counters: Counters, closers: Closers) -> IngestWork:
     from memory.stores.digests_sql import SqlDigestStore
+    from memory.stores.knowledge_sql import SqlKnowledgeStore
+    from memory.wiring_upkeep import OpenGraphs
 
     digests = SqlDigestStore(stores.archive.database, stores.archive.users, stores.clock)
     scanner = Scanner(
@@ -165,7 +168,16 @@ def _work(settings: Settings, stores: _Stores, facts: FactsPart, counters: Count
         teller=facts.teller,
     )
     archiver = Archiver(stores.sessions, stores.archive, stores.clock, counters)
-    return IngestWork(scanner, facts, digester, counters, drain=archiver.drain)
+    knowledge = SqlKnowledgeStore(stores.archive.database, stores.archive.users, stores.clock)
+    graphs = OpenGraphs(settings, closers)
+    return IngestWork(
+        scanner,
+        facts,
+        digester,
+        counters,
+        drain=archiver.drain,
+        settle=lambda: settle_pending(knowledge, graphs),
+    )
 
 
 def describe(settings: Settings) -> list[str]:

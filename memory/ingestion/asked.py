@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 class AskedGraph:
     """A ``GraphStore`` that is left alone while it is away. Where it raises StoreUnavailable, this one raises
-    ProviderUnavailable, with when to come back; erasing is for others to do."""
+    ProviderUnavailable, with when to come back."""
 
     def __init__(self, graph: GraphStore, breaker: Breaker) -> None:
         self._graph, self.breaker = graph, breaker
@@ -46,6 +46,9 @@ class AskedGraph:
 
     async def restore(self, scope: Scope, knowledge: Knowledge, *, version: int) -> None:
         await self._ask(lambda: self._graph.restore(scope, knowledge, version=version))
+
+    async def delete(self, scope: Scope) -> bool:
+        return await self._ask(lambda: self._graph.delete(scope))
 
     async def _ask(self, call: Callable[[], Awaitable[_T]]) -> _T:
         async def asked() -> _T:

@@ -26,10 +26,13 @@ Graphs = Callable[[str], Awaitable[GraphStore]]
 """Gives the graphs whose vectors are of this model and dimension. Raises StoreUnavailable, StoreFault."""
 
 
-async def restore_graph(scope: Scope, notes: GraphNotes, graphs: Graphs, *, noted: bool = False) -> int:
+async def restore_graph(
+    scope: Scope, notes: GraphNotes, graphs: Graphs, *, noted: bool = False, to_be_saved: bool = False
+) -> int:
     """Make the user's graph what SQL knows; where nothing is known, there is none. Returns the version it is of.
 
-    ``noted``: the caller has it noted already, and settles that.
+    ``noted``: the caller has it noted already, and settles that. ``to_be_saved``: a patch comes next, which needs a
+    graph of SQL's version even where nothing is known yet.
 
     Raises:
         StoreUnavailable: SQL or the graph is away, or others change it all the time; it is noted, and done by others.
@@ -39,7 +42,7 @@ async def restore_graph(scope: Scope, notes: GraphNotes, graphs: Graphs, *, note
     for _ in range(_TRIES):
         graph = await graphs(await notes.vectors(scope))
         version, known = await notes.read(scope)
-        if known.episodes:
+        if known.episodes or to_be_saved:
             await graph.restore(scope, known, version=version)
         else:
             await graph.delete(scope)

@@ -37,6 +37,7 @@ from memory.ingestion.asked import AskedGraph, spent
 from memory.ingestion.breaker import Breaker
 from memory.ingestion.drafting import Draft, undecided
 from memory.ingestion.extraction import Extraction, extract
+from memory.ingestion.graph_upkeep import restore_graph
 from memory.ingestion.guards import guarded
 from memory.ingestion.merging import merge
 from memory.ingestion.planning import Plan, episode, plan
@@ -46,6 +47,7 @@ from memory.ingestion.tools import Outcome, Tools
 from memory.knowledge import Chunk, Patch, TurnPart
 from memory.knowledge_ports import (
     GraphMatches,
+    GraphStore,
     LanguageModel,
     Related,
     Usage,
@@ -272,8 +274,11 @@ class Ingestor:
         await self._graph.save(scope, patch, version=version, expected=version - 1)
 
     async def _restore(self, work: _Work) -> None:
-        version, knowledge = await self._tools.knowledge.read(work.scope)
-        await self._graph.restore(work.scope, knowledge, version=version)
+        async def graphs(_: str) -> GraphStore:
+            return self._graph
+
+        # Noted first: an erasure that comes while the graph is written is not overwritten for good.
+        await restore_graph(work.scope, self._tools.knowledge, graphs, to_be_saved=True)
         self.counters.add("ingest.restored")
         logger.warning("The graph of user %d was not what SQL knows; it was restored from there.", work.chunk.user)
 
@@ -305,7 +310,7 @@ class Ingestor:
         if chunk.attempts + 1 >= INGEST_ATTEMPTS_MAX:
             await self._tools.chunks.failed(chunk, reason=reason, not_before=None)
             logger.error(
-                "Chunk %s of user %d was given up on after %d attempts: %s. Its turns stay in the archive; "
+                "Chunk %s of user %d was given up on after %d attempts: %s Its turns stay in the archive; "
                 "python -m memory ingestion retry tries it again.",
                 chunk.id,
                 chunk.user,

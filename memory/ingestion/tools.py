@@ -9,12 +9,16 @@ from typing import Protocol
 
 from memory.ingestion.asked import LanguageModels
 from memory.ingestion.confidential import Confidential
-from memory.knowledge_ports import ChunkProgress, ChunkStore, FactNotices, GraphStore, KnowledgeStore, Usage
+from memory.knowledge_ports import ChunkProgress, ChunkStore, FactNotices, GraphNotes, GraphStore, KnowledgeStore, Usage
 from memory.ports import Embedder
 
 
 class Chunks(ChunkStore, ChunkProgress, Protocol):
     """Chunks, and what became of them."""
+
+
+class Known(KnowledgeStore, GraphNotes, Protocol):
+    """Knowledge, and what is remembered of its graphs."""
 
 
 class Outcome(StrEnum):
@@ -36,7 +40,7 @@ class Tools:
     """What ingestion works with. LLM, embedder and graph are asked through breakers of their own."""
 
     chunks: Chunks
-    knowledge: KnowledgeStore
+    knowledge: Known
     graph: GraphStore
     llms: LanguageModels
     embedder: Embedder

@@ -168,23 +168,30 @@ class IngestWork:
         counters: Counters,
         *,
         drain: Callable[[], Awaitable[object]],
+        settle: Callable[[], Awaitable[int]],
     ) -> None:
-        self._scanner, self._facts, self._digests, self._drain = scanner, facts, digests, drain
+        self._scanner, self._facts, self._digests = scanner, facts, digests
+        self._drain, self._settle = drain, settle
         self.counters = counters
 
     async def look(self, queue: Queue) -> bool:
-        """Move on what still lies in logs, then look.
+        """Move on what still lies in logs, have erasures reach their graphs, then look.
 
         Raises:
             StoreUnavailable: a store is away.
         """
-        try:
-            await self._drain()  # recall hosts do so within a second: this is for those that are no more
-        except StoreFault as error:
-            self.counters.add("scan.log_faults")
-            logger.error("A log could not be moved into the archive: %s", error)
+        await self._besides("scan.logs", self._drain)  # of recall hosts that are no more: others do it within a second
+        await self._besides("scan.graphs", self._settle)  # which erasures have still to reach
         await self._facts.get()
         return await self._scanner.look(queue)
+
+    async def _besides(self, name: str, call: Callable[[], Awaitable[object]]) -> None:
+        """What a look does besides; a failure of it is counted, and holds up nothing."""
+        try:
+            await call()
+        except (StoreFault, StoreUnavailable) as error:
+            self.counters.add(f"{name}_failed")
+            logger.log(logging.ERROR if isinstance(error, StoreFault) else logging.INFO, "%s: %s", name, error)
 
     async def ingest(self, user: int) -> bool:
         knowledge = await self._facts.get()

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -47,7 +48,7 @@ async def graph_of(world: World, user: str) -> tuple[int, int]:
     """Episodes and live facts in the user's graph, as FalkorDB itself says."""
     server = EmbeddedServer(world.settings.data_dir, idle_s=1.0)
     try:
-        client = Redis.from_url(await server.ensure(), decode_responses=True)
+        client: Any = Redis.from_url(await server.ensure(), decode_responses=True)
         graph = group_id(world.scope(user))
         queries = ("MATCH (e:Episodic) RETURN count(e)", "MATCH ()-[r:RELATES_TO]->() RETURN count(r.uuid)")
         episodes, facts = (client.execute_command("GRAPH.RO_QUERY", graph, query)[1][0][0] for query in queries)
@@ -182,7 +183,7 @@ async def test_P_durable_a_graph_deleted_under_the_process_is_restored_without_a
         await world.say("ana", *SAID)
         await world.until_facts("ana", FACTS)
         server = EmbeddedServer(world.settings.data_dir, idle_s=1.0)
-        client = Redis.from_url(await server.ensure())
+        client: Any = Redis.from_url(await server.ensure())
         client.execute_command("GRAPH.DELETE", group_id(world.scope("ana")))
         client.close()
         await server.aclose()

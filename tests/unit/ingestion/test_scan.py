@@ -14,6 +14,7 @@ from memory.ingestion.asked import LanguageModels
 from memory.ingestion.breaker import Breaker
 from memory.ingestion.confidential import Confidential
 from memory.ingestion.digesting import Digester, Teller
+from memory.ingestion.graph_upkeep import settle_pending
 from memory.ingestion.worker import FactsPart, IngestWork, Knowledge
 from memory.knowledge_ports import Cutter, SessionRef
 from memory.limits import (
@@ -22,9 +23,10 @@ from memory.limits import (
     INGEST_OPEN_RETRY_S,
     INGEST_USERS_MAX,
 )
+from memory.ports import Selection
 from memory.providers.summarizer import ExtractiveSummarizer
 from tests.support.archives import entry, new_scope, sqlite_url
-from tests.support.ingesting import DIMENSION, Plant
+from tests.support.ingesting import DIMENSION, MemoryGraph, Plant
 from tests.support.knowing import opened
 
 IDLE_S = 60.0
@@ -196,11 +198,12 @@ def digester(plant: Plant, teller: Teller | None = None) -> Digester:
 
 def work(plant: Plant, facts: FactsPart) -> IngestWork:
     scanner = plant.scanner(ready=lambda: facts.ready, tells=facts.tells)
-    return IngestWork(scanner, facts, digester(plant), plant.counters, drain=nothing_to_move)
+    return IngestWork(scanner, facts, digester(plant), plant.counters, drain=nothing, settle=nothing)
 
 
-async def nothing_to_move() -> None:
-    """No log holds anything."""
+async def nothing() -> int:
+    """There is nothing to do."""
+    return 0
 
 
 async def test_a_user_with_many_chunks_lets_others_have_their_turn(plant: Plant) -> None:
@@ -242,7 +245,7 @@ async def test_P_durable_what_a_dead_machine_left_in_logs_is_moved_first(plant: 
         plant.stores.clock.seconds += IDLE_S + 1
 
     facts = facts_part(plant)
-    task = IngestWork(plant.scanner(), facts, digester(plant), plant.counters, drain=drain)
+    task = IngestWork(plant.scanner(), facts, digester(plant), plant.counters, drain=drain, settle=nothing)
     await task.look(queue)
     await task.look(queue)
     assert set(queue.ingestion) == set(moved)
@@ -254,10 +257,35 @@ async def test_a_log_that_can_not_be_moved_stops_no_look(plant: Plant, queue: Me
 
     ref = await plant.stores.store(new_scope(), [entry("I live in Leeds.")])
     plant.stores.clock.seconds += IDLE_S + 1
-    task = IngestWork(plant.scanner(), facts_part(plant), digester(plant), plant.counters, drain=drain)
+    task = IngestWork(plant.scanner(), facts_part(plant), digester(plant), plant.counters, drain=drain, settle=nothing)
     await task.look(queue)
     assert list(queue.ingestion) == [ref.user]
-    assert plant.counters["scan.log_faults"] == 1
+    assert plant.counters["scan.logs_failed"] == 1
+
+
+@pytest.mark.promise("P-erased")
+async def test_P_erased_an_erasure_that_could_not_reach_the_graph_reaches_it_with_the_next_look(
+    plant: Plant, queue: MemoryQueue
+) -> None:
+    scope = new_scope()
+    user = await plant.said(scope, [entry("I live in Leeds.")])
+    await plant.ingest_all(user)
+    await plant.stores.archive.erase(scope, Selection("all", through="9"))
+    assert scope in plant.graph.graphs, "nobody has told the graph yet"
+
+    async def graphs(_: str) -> MemoryGraph:
+        return plant.graph
+
+    async def settle() -> int:
+        return await settle_pending(plant.stores.knowledge, graphs)
+
+    task = IngestWork(plant.scanner(), facts_part(plant), digester(plant), plant.counters, drain=nothing, settle=settle)
+    plant.graph.fault = lambda: StoreUnavailable("FalkorDB can't be reached.")
+    await task.look(queue)
+    assert plant.counters["scan.graphs_failed"] == 1
+    plant.graph.fault = lambda: None
+    await task.look(queue)
+    assert scope not in plant.graph.graphs
 
 
 async def test_health_names_the_parts_as_users_know_them(plant: Plant) -> None:
@@ -330,7 +358,7 @@ async def test_an_llm_that_is_away_is_waited_for(plant: Plant) -> None:
         await digester(plant, teller).digest(ref.user)
     assert await plant.stores.digests.undigested(before=plant.stores.clock.now() + timedelta(1), limit=10) == [ref]
     task = IngestWork(
-        plant.scanner(), facts_part(plant), digester(plant, teller), plant.counters, drain=nothing_to_move
+        plant.scanner(), facts_part(plant), digester(plant, teller), plant.counters, drain=nothing, settle=nothing
     )
     await task.digest(ref.user)
     assert plant.counters["digests.waiting"] == 1

@@ -69,16 +69,8 @@ class SqlChunkStore:
         return 0
 
     async def due(self, *, now: datetime, limit: int) -> list[int]:
-        earlier = chunks.alias()
-        first = ~sa.exists().where(
-            earlier.c.state == "waiting",
-            earlier.c.user_id == chunks.c.user_id,
-            sa.tuple_(earlier.c.first_cursor, earlier.c.ordinal) < sa.tuple_(*_ORDER),
-        )
-        query = sa.select(chunks.c.user_id).where(WAITS, _may_be_tried(now), first)
         async with self._database.reading() as connection:
-            found = await connection.execute(query.order_by(chunks.c.created_at, chunks.c.id).limit(limit))
-            return list(found.scalars())
+            return list((await connection.execute(due_query(now, limit))).scalars())
 
     async def next(self, user: int, *, now: datetime) -> Chunk | None:
         query = sa.select(*_COLUMNS).join(conversations).where(WAITS, chunks.c.user_id == user)
@@ -277,8 +269,17 @@ def chunk_of(row: Any) -> Chunk:
     )
 
 
-def _may_be_tried(now: datetime) -> sa.ColumnElement[bool]:
-    return sa.or_(chunks.c.not_before.is_(None), chunks.c.not_before <= now)
+def due_query(now: datetime, limit: int) -> sa.Select[Any]:
+    """Users whose first waiting chunk may be tried, by how long that has waited."""
+    earlier = chunks.alias()
+    first = ~sa.exists().where(
+        earlier.c.state == "waiting",
+        earlier.c.user_id == chunks.c.user_id,
+        sa.tuple_(earlier.c.first_cursor, earlier.c.ordinal) < sa.tuple_(*_ORDER),
+    )
+    may_be_tried = sa.or_(chunks.c.not_before.is_(None), chunks.c.not_before <= now)
+    query = sa.select(chunks.c.user_id).where(WAITS, may_be_tried, first)
+    return query.order_by(chunks.c.created_at, chunks.c.id).limit(limit)
 
 
 def _part(cursor: int, entry: MemoryEntry, span: ChunkSpan) -> TurnPart:

@@ -491,6 +491,14 @@ async def test_a_burst_of_ten_thousand_sessions_is_read_by_an_index_in_bounded_p
         assert index in await plan(stores, query)
 
 
+async def test_of_ten_thousand_users_who_wait_the_first_are_found_by_an_index(stores: Stores) -> None:
+    numbers = await stores.many_waiting(10_000)
+    assert await stores.chunks.due(now=LATER, limit=200) == numbers[:200]
+    told = await plan(stores, chunks_sql.due_query(LATER, 200))
+    assert "ix_chunks_state_created_at_id" in told
+    assert "ix_chunks_waiting" in told or "Anti Join" in told
+
+
 async def test_a_session_of_a_user_with_many_is_cut_by_an_index(stores: Stores) -> None:
     scope = new_scope()
     for start in range(1, 2_001, 500):

@@ -26,8 +26,9 @@ from memory.knowledge_ports import ArchivedEntry, SessionRef
 from memory.models import Record, Scope
 from memory.stores.chunks_sql import SqlChunkStore
 from memory.stores.digests_sql import SqlDigestStore
+from memory.stores.knowledge_schema import chunks
 from memory.stores.knowledge_sql import SqlKnowledgeStore
-from memory.stores.schema import conversations, metadata
+from memory.stores.schema import conversations, metadata, users
 from memory.stores.sql import SqlArchive
 from tests.support.archives import entry, logged, new_scope
 from tests.support.ingestion import START, SteppingClock
@@ -103,6 +104,31 @@ class Stores:
             await connection.execute(sa.insert(conversations), rows)
             await connection.exec_driver_sql("ANALYZE")
         return user
+
+    async def many_waiting(self, count: int) -> list[int]:
+        """So many users with a chunk each that waits, as far as their rows go; returns their numbers, longest waiting
+        first."""
+        numbers = range(1_000_000, 1_000_000 + count)
+        at = {number: START - timedelta(days=1) + timedelta(seconds=number - numbers[0]) for number in numbers}
+        of_user = [{"user_id": number} for number in numbers]
+        span = {"ordinal": 0, "first_cursor": 1, "last_cursor": 1, "start_offset": 0, "end_offset": -1, "tokens": 1}
+        rows: dict[sa.Table, list[dict[str, object]]] = {
+            users: [{"id": number, "subject": f"{number}"} for number in numbers],
+            conversations: [
+                {**row, "id": row["user_id"], "session_id": "s", "created_at": START, "updated_at": START}
+                for row in of_user
+            ],
+            chunks: [
+                {**row, **span, "id": f"{number}", "conversation_id": number, "state": "waiting"}
+                | {"created_at": at[number], "updated_at": at[number]}
+                for number, row in zip(numbers, of_user, strict=True)
+            ],
+        }
+        async with self.archive.database.writing(60) as connection:
+            for table, values in rows.items():
+                await connection.execute(sa.insert(table), values)
+            await connection.exec_driver_sql("ANALYZE")
+        return list(numbers)
 
 
 @contextlib.asynccontextmanager

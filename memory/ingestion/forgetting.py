@@ -35,7 +35,7 @@ def forgotten(knowledge: Knowledge, episode_ids: Collection[str], now: datetime)
     facts, wordings = _left(_between(knowledge, who.joined), gone)
     facts, wordings = _rejoined(_reckoned(facts, now), wordings, knowledge, order, now)
     return Knowledge(
-        episodes=tuple(_listing(episode, knowledge, facts, wordings) for episode in episodes),
+        episodes=_listing(episodes, knowledge, facts, wordings),
         entities=who.entities,
         facts=by_id(facts.values()),
         wordings=by_id(wordings),
@@ -193,11 +193,19 @@ def _renamed(fact: KnownFact, old: str, new: str) -> KnownFact:
 
 
 def _listing(
-    episode: Episode, knowledge: Knowledge, facts: Mapping[str, KnownFact], wordings: Sequence[Wording]
-) -> Episode:
-    """The episode with the facts of its list that are left; joined ones under the id they are joined to."""
-    joined = {fact.id for fact in knowledge.facts} - facts.keys()
-    left = [id_ for id_ in episode.fact_ids if id_ in facts]
-    if joined.intersection(episode.fact_ids):
-        left += [one.fact_id for one in wordings if one.episode == episode.id]
-    return replace(episode, fact_ids=tuple(dict.fromkeys(left)))
+    episodes: Sequence[Episode],
+    knowledge: Knowledge,
+    facts: Mapping[str, KnownFact],
+    wordings: Sequence[Wording],
+) -> tuple[Episode, ...]:
+    """The episodes with the facts of their lists that are left; joined ones under the id they are joined to."""
+    gone = {fact.id for fact in knowledge.facts} - facts.keys()
+    repeated: dict[str, list[str]] = defaultdict(list)
+    for one in wordings:
+        repeated[one.episode].append(one.fact_id)
+
+    def left(episode: Episode) -> tuple[str, ...]:
+        joined = repeated[episode.id] if gone.intersection(episode.fact_ids) else ()
+        return tuple(dict.fromkeys([*(id_ for id_ in episode.fact_ids if id_ in facts), *joined]))
+
+    return tuple(replace(episode, fact_ids=left(episode)) for episode in episodes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sys
 from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self
@@ -224,13 +225,21 @@ def _rows(answer: Any) -> Rows:
 # -- parameters
 
 
-def vector(data: bytes) -> list[float] | None:
-    """The numbers of a vector as knowledge holds it; ``None`` where there is none."""
+class Numbers(str):
+    """A list of numbers as Cypher spells it; made at once, for vectors are most of what a query says."""
+
+    __slots__ = ()
+
+
+def vector(data: bytes) -> Numbers | None:
+    """A vector as knowledge holds it, to be a parameter; ``None`` where there is none."""
+    if not data:
+        return None
     numbers = array("f")
     numbers.frombytes(data)
-    if array("H", [1]).tobytes() != b"\x01\x00":
+    if sys.byteorder == "big":
         numbers.byteswap()
-    return numbers.tolist() or None
+    return Numbers("[" + ",".join(["%.9g"] * len(numbers)) % tuple(numbers) + "]")
 
 
 def _text(query: str, parameters: Mapping[str, Any]) -> str:
@@ -242,6 +251,8 @@ def literal(value: Any) -> str:
     """``value`` as Cypher spells it; texts without control characters and lone surrogates, which it can't hold."""
     if value is None:
         return "null"
+    if isinstance(value, Numbers):
+        return str(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

@@ -1,6 +1,6 @@
 """One user's index, kept current: loaded from snapshot and archive, then led along the log, and dropped when erased.
 
-Above: engine. Below: index, snapshot, snapshot_files, ports. Belongs to one event loop; one catch-up runs at a time.
+Above: engine. Below: held, keeping, following_facts, ports. Belongs to one event loop; one catch-up runs at a time.
 """
 
 from __future__ import annotations
@@ -8,40 +8,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
 from typing import Any
 
 from memory.clock import Clock
 from memory.errors import StoreUnavailable
 from memory.knowledge_ports import FactSource
-from memory.limits import EMBED_NEWEST_CHARS_MAX, EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
+from memory.limits import EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
 from memory.models import Record, Scope
 from memory.ports import ArchiveStore, DamagedRecord, LogRecord, LogSlice, Selection, TurnLog
 from memory.retrieval.embedding import EmbedDesk
 from memory.retrieval.following_facts import FollowedFacts
-from memory.retrieval.index import Hit, Prepared, UserIndex
-from memory.retrieval.indexing import add_all, as_turn, common_vectors, found, remove_selected
+from memory.retrieval.held import HeldTurns, Retired
+from memory.retrieval.index import UserIndex
+from memory.retrieval.indexing import add_all, as_turn, common_vectors, remove_selected
 from memory.retrieval.keeping import Kept, read_kept
 from memory.retrieval.snapshot import dump
 from memory.retrieval.snapshot_files import SnapshotHeader, SnapshotStore
 from memory.retrieval.tasks import end_all, to_the_end
-from memory.retrieval.vectors import Vector
+
+__all__ = ["FollowedUser", "Retired", "Sources"]
 
 logger = logging.getLogger(__name__)
 
 _ARCHIVE_READ = 200  # records a read: the rows of one are made into objects in one go, on the loop
 _ADDED_AT_ONCE = 32  # turns indexed while the gate is held: a few milliseconds
 _ADDED_INLINE_CHARS = 2_000  # more text than this (about a millisecond of work) is indexed in a thread
-_VECTORS_SHARE = 0.9  # of the turns; with fewer, those that have none would rank below whatever has one
-_SEARCHED_INLINE = 20_000  # turns; searching more takes longer than going to a thread and back
-
-
-class Retired(Exception):
-    """This index was dropped while it was waited for; the engine may have a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +50,7 @@ class Sources:
     facts: FactSource | None = None
 
 
-class FollowedUser:
+class FollowedUser(HeldTurns):
     """The index of one user and how far it has read.
 
     ``verified`` > n says: since ``tick()`` returned n, the log has confirmed that no erasure has made this index
@@ -65,17 +58,15 @@ class FollowedUser:
     """
 
     def __init__(self, scope: Scope, key: bytes, sources: Sources) -> None:
+        super().__init__()
         self.scope, self._key, self._sources = scope, key, sources
-        self.index: UserIndex | None = None
         self.retired = False
         self.ailing = False  # the last catch-up failed, or was waited for in vain
         self.users = 0  # recalls that hold this now
         self.used_s = self.changed_s = self.saved_s = sources.clock.monotonic()
         self.unsaved = 0  # turns and vectors that the snapshot lacks
-        self.just_said: deque[str] = deque(maxlen=EMBED_NEWEST_MAX)
         self.verified = 0
         self._ticks = 0
-        self._gate = asyncio.Lock()  # held while the index is changed, and while a thread looks at it
         self._epoch: int | None = None  # None: nothing is loaded
         self._position, self._cursor = "", 0
         self._bridged: str | None = None  # the gap before this position was filled from the archive
@@ -149,69 +140,6 @@ class FollowedUser:
                 raise Retired
             if number >= wanted:
                 return run.result()
-
-    async def prepare(
-        self, query: str, *, now: datetime, exclude_ids: frozenset[str], early: Prepared | None = None
-    ) -> Prepared:
-        """See ``UserIndex.prepare``; ``early`` once more, where it is of the index as it is.
-
-        Raises:
-            Retired: the index is gone.
-        """
-        async with self._gate:
-            index = self.index
-            if index is None:
-                raise Retired
-            if early is not None and index.is_current(early):
-                return early
-            prepare = partial(index.prepare, query, now=now, exclude_ids=exclude_ids)
-            return prepare() if len(index) <= _SEARCHED_INLINE else await to_the_end(prepare)
-
-    async def search(self, prepared: Prepared, *, query_vector: Vector | None, limit: int) -> list[Hit]:
-        """See ``UserIndex.finish``. Nothing where the index is gone."""
-        async with self._gate:
-            index = self.index
-            if index is None:
-                return []
-            search = partial(found, index, prepared, query_vector, limit)
-            return search() if len(index) <= _SEARCHED_INLINE else await to_the_end(search)
-
-    def has_vectors(self, exclude_ids: frozenset[str] = frozenset()) -> bool:
-        """So many of the turns that can be found have one that those without are not at a disadvantage."""
-        if self.index is None or self.index.vectors is None:
-            return False
-        spared = sum(turn_id in exclude_ids for turn_id, _ in self.missing_vectors(len(exclude_ids)))
-        eligible = len(self.index) - spared
-        return eligible - (self.vectors_missing - spared) >= eligible * _VECTORS_SHARE
-
-    @property
-    def vectors_missing(self) -> int:
-        """How many turns have no vector yet."""
-        vectors = None if self.index is None else self.index.vectors
-        return 0 if vectors is None else len(vectors.present) - int(vectors.present.sum())
-
-    def missing_vectors(self, limit: int) -> list[tuple[str, str]]:
-        """Ids and texts of turns without a vector, newest first; none while a thread is at work on the index."""
-        return [] if self.index is None or self._gate.locked() else self.index.missing_vectors(limit)
-
-    def just_said_without_vector(self, exclude_ids: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
-        """Ids and texts of the newest turns that have no vector yet; so little that a recall can wait for theirs.
-
-        What the recall excludes (the turns of the call itself, as a rule) can wait until nobody does.
-        """
-        found, room = [], EMBED_NEWEST_CHARS_MAX
-        for turn_id, text in self.missing_vectors(EMBED_NEWEST_MAX):
-            room -= len(text)
-            if turn_id in self.just_said and turn_id not in exclude_ids and room >= 0:
-                found.append((turn_id, text))
-        return found
-
-    async def set_vectors(self, ids: Sequence[str], vectors: Vector) -> None:
-        async with self._gate:
-            index = self.index
-            if index is not None and index.vectors is not None and index.vectors.dimension == vectors.shape[1]:
-                index.set_vectors(ids, vectors)
-                self._changed(len(ids))
 
     async def forget(self, selection: Selection) -> int:
         """Drop what is meant; returns how many turns that were. What is left is read anew, under the new epoch."""

@@ -8,7 +8,7 @@ speakers, speech_noise.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,6 +91,16 @@ class Vocabulary:
         return any(_alike(word, other) for other in self._heads.get(word[:_PREFIX_MIN], ()))
 
 
+class Joined:
+    """Several vocabularies as one, without making it."""
+
+    def __init__(self, parts: Iterable[Vocabulary]) -> None:
+        self._parts = tuple(parts)
+
+    def __contains__(self, word: str) -> bool:
+        return any(word in part for part in self._parts)
+
+
 def _alike(word: str, other: str) -> bool:
     shared = 0
     for mine, theirs in zip(word, other, strict=False):
@@ -155,7 +165,11 @@ def _offers(sentence: str) -> bool:
 
 
 def numbers_of(clauses: Sequence[Clause]) -> Numbers:
-    return numbers(" . ".join(clause.text for clause in clauses))
+    """All numbers of these."""
+    parts = [clause.numbers for clause in clauses]
+    return Numbers(
+        frozenset().union(*(part.single for part in parts)), tuple(run for part in parts for run in part.runs)
+    )
 
 
 def _sentences(text: str) -> list[str]:

@@ -16,7 +16,7 @@ from memory.knowledge import TurnPart
 from memory.models import MemoryEntry
 from memory.retrieval.text import fold
 
-_MARK = re.compile(r"[<\[]\s*(?P<closes>/)?\s*confidential\s*[>\]]", re.IGNORECASE)
+_MARK = re.compile(r"[<\[]\s{0,3}(?P<closes>/)?\s{0,3}confidential\s{0,3}[>\]]", re.IGNORECASE)
 
 _Turn = TypeVar("_Turn", TurnPart, MemoryEntry)
 

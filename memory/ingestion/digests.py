@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
+from memory.ingestion.extraction import Extraction
 from memory.ingestion.prompts import DIGEST, transcript
 from memory.ingestion.speech_noise import is_noise
-from memory.knowledge import Speaker, TurnPart
+from memory.knowledge import Chunk, SessionDigest, Speaker, TurnPart
 from memory.knowledge_ports import LanguageModel
 from memory.limits import CHARS_PER_TOKEN, CHUNK_TOKENS_DEFAULT, KEY_MOMENTS_MAX
 from memory.models import MemoryEntry, Role, clean_text
@@ -69,6 +70,36 @@ async def _extracted(entries: Sequence[MemoryEntry], extractive: Summarizer) -> 
     moments = [_cut(part, MOMENT_CHARS_MAX) for part in told.removeprefix("User: ").split(". ")]
     kept = tuple(dict.fromkeys(moment for moment in moments if moment))[:KEY_MOMENTS_MAX]
     return Digest(_cut(summary, SUMMARY_CHARS_MAX), kept, EXTRACTIVE)
+
+
+def noted(
+    earlier: SessionDigest | None, chunk: Chunk, turns: Sequence[TurnPart], extraction: Extraction, made_by: str
+) -> SessionDigest | None:
+    """The session's digest up to this chunk, from what its extraction brought along; ``None`` if that was nothing.
+
+    ``earlier``: the digest of the session's chunks before it. The newest of a long session is kept.
+    """
+    summary = _cut(extraction.summary, SUMMARY_CHARS_MAX)
+    if not summary:
+        return None
+    times = [turn.said_at for turn in turns]
+    moments = [_cut(moment, MOMENT_CHARS_MAX) for moment in extraction.moments]
+    if earlier is not None:
+        summary = _newest_of(f"{earlier.summary} {summary}", SUMMARY_CHARS_MAX)
+        moments, times = [*earlier.key_moments, *moments], [*times, earlier.first_at, earlier.last_at]
+    return SessionDigest(
+        session_id=chunk.session_id,
+        summary=summary,
+        key_moments=tuple(dict.fromkeys(moment for moment in moments if moment))[-KEY_MOMENTS_MAX:],
+        made_by=made_by,
+        through_cursor=chunk.span.last_cursor,
+        first_at=min(times),
+        last_at=max(times),
+    )
+
+
+def _newest_of(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else "…" + text[-(chars_max - 1) :].lstrip()
 
 
 def _turn(entry: MemoryEntry) -> TurnPart:

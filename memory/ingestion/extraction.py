@@ -55,10 +55,13 @@ class ExtractedFact:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What an LLM found in a chunk. Facts in the order in which they were said."""
+    """What an LLM found in a chunk. Facts in the order in which they were said; ``summary`` and ``moments`` are the
+    chunk's part of its session's digest, so that the episodic layer takes no call of its own."""
 
     entities: tuple[NamedEntity, ...] = ()
     facts: tuple[ExtractedFact, ...] = ()
+    summary: str = field(default="", repr=False)
+    moments: tuple[str, ...] = field(default=(), repr=False)
 
 
 class EntityAnswer(BaseModel):
@@ -83,6 +86,8 @@ class ExtractionAnswer(BaseModel):
 
     entities: list[EntityAnswer]
     facts: list[FactAnswer]
+    summary: str = ""
+    key_moments: list[str] = []
 
 
 Numbered = list[tuple[int, TurnPart]]
@@ -103,7 +108,12 @@ async def extract(
     answer = await _ask(llm, heard, reference_time.astimezone(UTC), user_name, _HALVINGS_MAX)
     entities = {entity.name: NamedEntity(entity.name, entity.type) for entity in answer.entities}
     facts = [fact for fact in map(_fact, answer.facts) if fact is not None]
-    return Extraction(tuple(entities.values())[: 2 * FACTS_PER_CHUNK_MAX], tuple(facts[:FACTS_PER_CHUNK_MAX]))
+    return Extraction(
+        tuple(entities.values())[: 2 * FACTS_PER_CHUNK_MAX],
+        tuple(facts[:FACTS_PER_CHUNK_MAX]),
+        answer.summary,
+        tuple(answer.key_moments),
+    )
 
 
 async def _ask(
@@ -122,6 +132,8 @@ async def _ask(
     return ExtractionAnswer(
         entities=[entity for answer in answers for entity in answer.entities],
         facts=[fact for answer in answers for fact in answer.facts],
+        summary=" ".join(answer.summary for answer in answers),
+        key_moments=[moment for answer in answers for moment in answer.key_moments],
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from memory.ingestion import lexicon
-from memory.ingestion.assertions import Clause, Vocabulary, denies, head
+from memory.ingestion.assertions import Clause, Joined, Vocabulary, denies, head
 from memory.ingestion.extraction import ExtractedFact
 from memory.ingestion.spoken_numbers import Numbers, written
 from memory.knowledge import USER_ENTITY_KEY
@@ -54,6 +54,9 @@ _GERMAN = lexicon.whole("ist hat der die das den dem und einen eine am im nicht 
 _FRAME = lexicon.FRAME | frozenset(stems(" ".join(lexicon.FRAME)))
 _WORD = re.compile(r"[^\W\d_][\w'’-]*")
 _POSSESSIVE = re.compile(r"['’]s\b|['’]$")
+
+
+Words = Vocabulary | Joined
 
 
 def temporal(clauses: Iterable[Clause]) -> bool:
@@ -103,7 +106,7 @@ class Wording:
         reckoned = any(_is_relative(clause.folded) for clause in clauses)
         return all(_plausible(date, now) and (reckoned or _day_said(date, said)) for date in self._dates)
 
-    def names_in(self, said: Vocabulary, clauses: Sequence[Clause]) -> bool:
+    def names_in(self, said: Words, clauses: Sequence[Clause]) -> bool:
         """Whether every name of it was said. A day's name may stand for "tomorrow"."""
         relative = any(_is_relative(clause.folded) for clause in clauses)
         for name in self._names():
@@ -127,7 +130,7 @@ class Wording:
                     found += [part for part in words(word) if part not in _FRAME]
         return found
 
-    def grounded(self, said: Vocabulary, asked: Vocabulary, *, brief: bool) -> bool:
+    def grounded(self, said: Words, asked: Words, *, brief: bool) -> bool:
         """Whether enough of it was said: of the object, and of all its words.
 
         ``asked``: the question that the user answered, ``brief``: in a word or two. Its words count for how a fact is
@@ -140,7 +143,7 @@ class Wording:
             return False
         return _share(self._text, said, asked) >= COVERED_MIN
 
-    def owed_to(self, others: Vocabulary, own: Vocabulary) -> bool:
+    def owed_to(self, others: Words, own: Words) -> bool:
         """Whether any of its words was said of others alone."""
         return any(word in others and word not in own for word in self._text)
 
@@ -162,7 +165,7 @@ class Wording:
             name not in self._object for name in self._names()
         )
 
-    def subject_in(self, said: Vocabulary) -> bool:
+    def subject_in(self, said: Words) -> bool:
         """Whether any word of its subject is there."""
         return any(word in said for word in self._subject)
 
@@ -187,7 +190,7 @@ def content(text: str) -> list[str]:
     return [stem for stem in stems(text) if stem not in _FRAME]
 
 
-def _share(mine: Sequence[str], *said: Vocabulary) -> float:
+def _share(mine: Sequence[str], *said: Words) -> float:
     if not mine:
         return 1.0
     return sum(any(word in each for each in said) for word in mine) / len(mine)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from memory.ingestion import lexicon
-from memory.ingestion.assertions import Clause, Sources, Vocabulary, numbers_of
+from memory.ingestion.assertions import Clause, Joined, Sources, Vocabulary, numbers_of
 from memory.ingestion.extraction import ExtractedFact, Extraction, NamedEntity
 from memory.ingestion.grounding import Wording, temporal
 from memory.knowledge import USER_ENTITY_KEY, Category, TurnPart, name_key
@@ -124,7 +124,7 @@ class _Guard:
 
     def _ground_fault(self, fact: ExtractedFact, wording: Wording, clauses: list[Clause]) -> str | None:
         earlier = [clause for place in fact.turns for clause in self._sources.before(place)]
-        said = Vocabulary(" . ".join([*(clause.text for clause in (*clauses, *earlier)), self._user_name]))
+        said = Joined([*(clause.vocabulary for clause in (*clauses, *earlier)), Vocabulary(self._user_name)])
         asked = Vocabulary(" . ".join(self._sources.answered(place) for place in fact.turns))
         counted = numbers_of([*clauses, *earlier])
         if not wording.numbers_in(counted):
@@ -142,8 +142,9 @@ class _Guard:
         """Whether a fact of the user's has words that were said of somebody else alone."""
         if fact.subject != USER_ENTITY_KEY:
             return False
-        own = [clause for clause in clauses if _of_user(fact, wording, clause)]
-        others = [clause for clause in clauses if clause not in own]
+        mine = [_of_user(fact, wording, clause) for clause in clauses]
+        own = [clause for clause, is_mine in zip(clauses, mine, strict=True) if is_mine]
+        others = [clause for clause, is_mine in zip(clauses, mine, strict=True) if not is_mine]
         return wording.owed_to(_vocabulary(others), _vocabulary([*own, *earlier]))
 
     def dated(self, fact: ExtractedFact) -> ExtractedFact:
@@ -159,8 +160,8 @@ class _Guard:
         return replace(fact, valid_at=valid_at, invalid_at=invalid_at)
 
 
-def _vocabulary(clauses: Iterable[Clause]) -> Vocabulary:
-    return Vocabulary(" . ".join(clause.text for clause in clauses))
+def _vocabulary(clauses: Iterable[Clause]) -> Joined:
+    return Joined(clause.vocabulary for clause in clauses)
 
 
 def _within(moment: datetime, now: datetime, past: timedelta, future: timedelta) -> bool:

@@ -174,7 +174,7 @@ SUPPOSED = any_of(
     \b(?:what if|suppose|supposing|imagine|let's say|hypothetically|pretend|as if i|i wish|maybe i(?:'ll)?|\
       perhaps i|one day i|would be nice|i might|i may (?!\w+ (?:name|order))|thinking (?:of|about)|not sure (?:if|\
       whether))\b
-    \b(?:wenn (?:ich|wir|mein\w*) .*(?:hatte|ware|wurde|konnte)|falls (?:ich|wir)|angenommen|stell dir vor|\
+    \b(?:wenn (?:ich|wir|mein\w*) .{0,120}?(?:hatte|ware|wurde|konnte)|falls (?:ich|wir)|angenommen|stell dir vor|\
       stellen sie sich vor|vielleicht)\b
     \bsi (?:yo |no )?(?:fuera|tuviera|viviera|pudiera|estuviera|fuese|hubiera)\b|\b(?:imagin[ae]te?|supongamos|\
       ojala|quizas?|tal vez)\b
@@ -190,7 +190,7 @@ REPORTED = any_of(
     \bi (?:once )?(?:said|told you|mentioned|claimed|thought) (?:that )?i (?:was|had|wanted|liked|loved|hated|lived|\
       took|would)\b
     \b(?:he|she|they|you|the (?:ad|advert|man|woman|guy|film|song|tv|radio)) (?:said|says|told me|claims?|thinks?)\b
-    \b(?:als ich (?:sagte|gesagt|meinte)|erinner\w* .*als|(?:er|sie) (?:sagte|sagt|meint))\b
+    \b(?:als ich (?:sagte|gesagt|meinte)|erinner\w* .{0,60}?als|(?:er|sie) (?:sagte|sagt|meint))\b
     \b(?:recuerda\w* cuando|cuando dije|dije que|(?:el|ella) (?:dice|dijo))\b
     \b(?:quand j'ai dit|tu te souviens|vous vous souvenez|(?:il|elle) (?:dit|a dit))\b
     (?:هل تذكر|عندما قلت|قال ان|قالت ان)|\byaad hai\b|\b(?:usne|unhone) kaha\b

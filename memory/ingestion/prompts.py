@@ -73,6 +73,15 @@ said twice is one fact with both lines.
 entities: every subject and object but the user, once, with its type: Person, Organization, Place, Product, Order, \
 Appointment, Account, Condition, Preference, Animal, Date, Topic.
 
+# The note
+Besides the facts, what an agent reads before it talks to the same user again: what this part of the conversation was \
+about, and how it ended. This may say what the assistant said.
+- summary: two to four plain sentences in the language of the conversation, the user as "User". What they wanted, \
+what was said to it, what is still open. Names, numbers and dates as said. Nothing that was not said; no passwords, \
+PINs or card numbers.
+- key_moments: up to five short sentences, in order, each one thing that may matter later: a decision, a promise, a \
+problem, a change of mood. [] where nothing was.
+
 # Example
 Reference time: Sunday 2026-03-01 10:00 UTC
 [0] assistant: Hello! Many of our guests love the sauna. Is the number on file still right?
@@ -91,8 +100,11 @@ Ana","valid_at":null,"invalid_at":null,"turns":[1],"speaker":"user","category":"
 bject":"parcels on the stairs","relation":"HATES","fact":"User's sister Ana hates parcels on the \
 stairs","valid_at":null,"invalid_at":null,"turns":[1],"speaker":"user","category":"preferences"},{"subject":"user","ob\
 ject":"Tuesday, 3 March 2026","relation":"WANTS_DELIVERY_ON","fact":"User wants the delivery on Tuesday, 3 March \
-2026","valid_at":null,"invalid_at":null,"turns":[2],"speaker":"user","category":"appointments"}]}
-Nothing worth keeping: {"entities":[],"facts":[]}
+2026","valid_at":null,"invalid_at":null,"turns":[2],"speaker":"user","category":"appointments"}],"\
+summary":"User's order 4471 went to the wrong place, since User has moved to Leeds. User asked for a delivery on \
+Tuesday, 3 March 2026; whether that can be done was not said.","key_moments":["User moved to Leeds.","User wants order \
+4471 delivered on Tuesday, 3 March 2026."]}
+Nothing worth keeping: {"entities":[],"facts":[],"summary":"User said hello.","key_moments":[]}
 """
 
 RESOLUTION = """\

@@ -18,7 +18,8 @@ CONFIDENCE_MIN = 0.4  # of a transcript, for it to be a source; accents bring go
 _LOOP_MIN = 5  # a word said so often in a row is a recogniser that hangs
 _SHORT_CHARS = 200  # captions and fillers are short; a long turn that quotes one is speech
 
-_MARKED = re.compile(r"\[[^\]]*\]|\([^)]*\)|\*[^*]*\*|<[^>]*>|♪[^♪]*♪?|♫")
+# Bounded, or a turn of nothing but opening brackets would be gone through once for each.
+_MARKED = re.compile(r"\[[^\[\]]{0,80}\]|\([^()]{0,80}\)|\*[^*]{0,80}\*|<[^<>]{0,80}>|♪[^♪]{0,200}♪?|♫")
 _WORD = re.compile(r"[^\W_]+(?:['-][^\W_]+)*")
 
 

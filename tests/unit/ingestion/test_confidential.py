@@ -58,6 +58,11 @@ def test_the_rule_comes_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> No
     assert left(load_settings().confidential, "my diagnosis", "my tea") == ["my tea"]
 
 
+def test_blanks_take_no_long_look() -> None:
+    blanks = "[" + " " * 200_000 + "<" * 200_000
+    assert left("", blanks) == [blanks]
+
+
 @given(st.lists(st.text(alphabet="ab <>[]/confidential", max_size=40), max_size=5))
 def test_nothing_is_added_and_public_text_stays_public(texts: list[str]) -> None:
     once = left("", *texts)

@@ -349,6 +349,16 @@ def test_labelled_facts_pass_and_labelled_mistakes_do_not(dialogue: Dialogue) ->
 
 # -- for any extraction
 
+
+@pytest.mark.parametrize(
+    "piece", ["wenn ich ", "if i ", "a", "my brother ", "a, ", "no sorry ", "4 ", ".", "x.", "[", "<"]
+)
+def test_no_text_takes_long_to_look_through(piece: str) -> None:
+    # Bounded by the test's own time limit: a pattern that backtracks over this takes minutes.
+    said = turns("u: " + piece * (200_000 // len(piece)))
+    assert kept(said, fact("User lives in Leeds", "Leeds")) == []
+
+
 SPOKEN = (
     "I my User's user is not no never Leeds Omar brother cat order 4471 nuts allergic love hate if ? . , joking was he"
     " today Tuesday yes [noise] ich bin nicht Nüsse أنا حساسية mujhe"

@@ -12,9 +12,11 @@ Known differences, each shown below:
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from graphiti_core.edges import EntityEdge
 from graphiti_core.nodes import EntityNode, EpisodeType, EpisodicNode
 from graphiti_core.search import search_config_recipes as recipes
 from graphiti_core.search.search_config import EdgeSearchConfig, EdgeSearchMethod, SearchConfig
+from redis.asyncio import Redis
 
 from memory.errors import ProviderRefused
 from memory.identity import group_id
@@ -33,6 +36,7 @@ from memory.ingestion.merging import Draft, merge, plan, undecided
 from memory.knowledge import TurnPart
 from memory.models import Scope
 from memory.settings import Settings, load_settings
+from memory.stores.embedded import EmbeddedServer
 from memory.stores.graph import queries, readers
 from memory.stores.graph.opening import open_graphiti
 from memory.stores.graph.store import FalkorGraphStore
@@ -343,3 +347,23 @@ async def test_L25_graphiti_on_a_stranger_makes_no_graph(server: RedisServer, se
         assert await graphiti.retrieve_episodes(NOON, group_ids=[group_id(stranger)]) == []
     assert graphs(server) == before
     assert os.environ["GRAPHITI_TELEMETRY_ENABLED"] == "false"
+
+
+async def test_the_embedded_server_holds_the_graph_and_comes_back(data_dir: Path) -> None:
+    embedded = EmbeddedServer(data_dir, idle_s=0.0)
+    url = await embedded.ensure()
+    store = await FalkorGraphStore.connect(url, model="words", on_lost=embedded.ensure)
+    ours = Ours(store, new_scope())
+    try:
+        await ours.hear(HISTORY[0])
+        client = Redis.from_url(url, decode_responses=True)
+        os.kill(int((await client.info("server"))["process_id"]), signal.SIGKILL)
+        await client.aclose()
+        await ours.hear(HISTORY[2])
+        settings = load_settings(data_dir=data_dir, host_idle_seconds=0.0)
+        async with open_graphiti(settings, ours.scope, embedder=WordEmbedder()) as graphiti:
+            found = await graphiti.search("pilot", group_ids=[group_id(ours.scope)])
+        assert "Omar is a pilot" in [one.fact for one in found]
+    finally:
+        await store.aclose()
+        await embedded.aclose()

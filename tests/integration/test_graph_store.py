@@ -385,7 +385,7 @@ async def test_L26_a_query_that_is_stopped_is_told_of_and_leaves_nothing(
     await store.save(scope, a_patch("User likes tea"), version=1, expected=0)
     before = shown(server, scope)
     big = a_patch(*(f"User likes thing number {number}" for number in range(100)), session="s2")
-    big = replace(big, wordings=(), touched=big.touched * 400)
+    big = replace(big, wordings=(), touched=big.touched * 40)
     configure(server, "TIMEOUT_DEFAULT", 1)
     try:
         with pytest.raises(StoreUnavailable, match="TIMEOUT_DEFAULT"):

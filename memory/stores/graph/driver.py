@@ -100,18 +100,19 @@ class GraphLink:
         async with _deadline(GRAPH_TIMEOUT_S):
             return _rows(await self._recovering("GRAPH.RO_QUERY", graph, _text(query, parameters)))
 
-    async def write(self, graph: str, query: str, parameters: Mapping[str, Any]) -> Rows:
-        """Rows of scalars. Repeated while the server is away or busy, within GRAPH_SAVE_TIMEOUT_S: it must bear being
-        applied twice. Makes the graph if there is none.
+    async def write(self, graph: str, query: str, parameters: Mapping[str, Any], *, until: float | None = None) -> Rows:
+        """Rows of scalars. Repeated while the server is away or busy, as ``insisting`` is: it must bear being applied
+        twice. Makes the graph if there is none.
 
         Raises:
             StoreUnavailable, StoreFault: see ``translate``.
         """
         text = _text(query, parameters)
-        return _rows(await self.insisting("GRAPH.QUERY", graph, text))
+        return _rows(await self.insisting("GRAPH.QUERY", graph, text, until=until))
 
-    async def insisting(self, *command: str) -> Any:
-        """Make a call that may be repeated, until it gets through or GRAPH_SAVE_TIMEOUT_S are over.
+    async def insisting(self, *command: str, until: float | None = None) -> Any:
+        """Make a call that may be repeated until it gets through: up to the loop's time ``until``, or for
+        GRAPH_SAVE_TIMEOUT_S.
 
         Raises:
             NoGraph: the server says that there is none.
@@ -120,7 +121,7 @@ class GraphLink:
         last: StoreUnavailable | None = None
         wait_s = _RETRY_S
         try:
-            async with asyncio.timeout(GRAPH_SAVE_TIMEOUT_S):
+            async with asyncio.timeout_at(patience() if until is None else until):
                 while True:
                     try:
                         return await self._recovering(*command)
@@ -203,6 +204,11 @@ class GraphLink:
         except StoreUnavailable:
             return False
         return True
+
+
+def patience() -> float:
+    """The loop's time at which a write that begins now is given up."""
+    return asyncio.get_running_loop().time() + GRAPH_SAVE_TIMEOUT_S
 
 
 @contextlib.asynccontextmanager

@@ -17,11 +17,11 @@ from memory.stores.graph import queries, rows
 from memory.stores.graph.driver import AlreadyIndexed, GraphLink
 
 
-async def make_indices(link: GraphLink, graph: str) -> None:
+async def make_indices(link: GraphLink, graph: str, *, until: float | None = None) -> None:
     """Make the graph's indices, and with them the graph. Those that are there stay."""
     for query in queries.INDICES:
         with contextlib.suppress(AlreadyIndexed):
-            await link.insisting("GRAPH.QUERY", graph, query)
+            await link.insisting("GRAPH.QUERY", graph, query, until=until)
 
 
 async def restore(

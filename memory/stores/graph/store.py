@@ -19,7 +19,7 @@ from memory.knowledge import Knowledge, Patch
 from memory.knowledge_ports import EntityProbe, FactProbe, GraphMatches, GraphState
 from memory.models import Scope
 from memory.stores.graph import keywords, queries, rows
-from memory.stores.graph.driver import GraphLink, NoGraph, Recovery, vector
+from memory.stores.graph.driver import GraphLink, NoGraph, Recovery, patience, vector
 from memory.stores.graph.restoring import make_indices, restore
 
 # How far a vector may be (cosine distance) to be worth comparing: names nearly the same, facts about the same.
@@ -125,11 +125,11 @@ class FalkorGraphStore:
     # -- writing
 
     async def save(self, scope: Scope, patch: Patch, *, version: int, expected: int) -> None:
-        """See GraphStore. Repeated while the server is busy or away, within GRAPH_SAVE_TIMEOUT_S a query."""
-        graph = group_id(scope)
+        """See GraphStore. Repeated while the server is busy or away, within GRAPH_SAVE_TIMEOUT_S in all."""
+        graph, until = group_id(scope), patience()
         if expected == 0:
             if await self._state(graph) is None:
-                await make_indices(self._link, graph)
+                await make_indices(self._link, graph, until=until)
         elif not await self._link.exists(graph):
             raise _stale()  # the query would make an empty graph
         digest, token = rows.digest(patch), uuid.uuid4().hex
@@ -145,7 +145,7 @@ class FalkorGraphStore:
             "token": token,
         }
         query = queries.SAVE if expected else queries.SAVE_FIRST
-        held = await self._link.write(graph, query, given)
+        held = await self._link.write(graph, query, given, until=until)
         if held != [[1]] and not await self._was_saved(graph, version, digest):
             raise _stale()
 

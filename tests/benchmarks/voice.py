@@ -13,8 +13,8 @@ from tests.benchmarks.tracing import Event, Traces
 from tests.support.room_clients import RoomClient, in_room
 from tests.support.workers import WorkerProcess
 
-TURNS = 24
-_WARM = 2  # turns that nobody counts: the first of a process loads what the others have
+TURNS = 20
+_WARM = 1  # turns that nobody counts: the first of a process loads what the others have
 _BETWEEN_S = 0.5
 _SAID = (
     "My cat is called Biscuit.",

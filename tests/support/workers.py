@@ -20,6 +20,7 @@ import psutil
 from numpy.typing import NDArray
 
 from agent.local.client import SpeechClient
+from agent.local.models import TALK_RATE
 from memory import wiring
 from memory.models import MemoryEntry, Scope
 from memory.settings import load_settings
@@ -101,6 +102,23 @@ class WorkerProcess:
         client = SpeechClient(self.data_dir)
         try:
             pieces = [np.frombuffer(speech.pcm, np.int16) async for speech in client.talk(text)]
+        finally:
+            await client.aclose()
+        return np.concatenate(pieces)
+
+    async def paused(self, text: str, *after: str, pause_s: float) -> Samples:
+        """``text`` said in one breath, with a pause after each of the words ``after``."""
+        client = SpeechClient(self.data_dir)
+        pieces: list[Samples] = []
+        try:
+            async for speech in client.talk(text):
+                samples, begin = np.frombuffer(speech.pcm, np.int16), 0
+                for word in speech.words:
+                    if word.text.strip() in after:
+                        end = int(word.end_s * TALK_RATE)
+                        pieces += [samples[begin:end], np.zeros(int(pause_s * TALK_RATE), np.int16)]
+                        begin = end
+                pieces.append(samples[begin:])
         finally:
             await client.aclose()
         return np.concatenate(pieces)

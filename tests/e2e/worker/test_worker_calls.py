@@ -64,6 +64,21 @@ async def test_P_both_P_fresh_a_call_is_heard_read_stored_and_recalled_in_anothe
     assert len({entry.id for entry in entries}) == len(entries)
 
 
+async def test_pauses_within_a_sentence_do_not_end_the_turn(livekit: LiveKitServer, worker: WorkerProcess) -> None:
+    sentence = "I would like to order two tickets for the concert on Friday."
+    halting = await worker.paused(sentence, "order", "the", pause_s=0.3)
+    async with in_room(livekit, "halting", "hal") as client:
+        await greeted(client)
+        for _ in range(2):
+            before = len(client.said_by_agent())
+            await client.say(halting)
+            await client.reads("concert", after=before)
+            await client.hears_end(since=client.spoken_at)
+    said = await worker.said_by("hal", turns=2)
+    assert len(said) == 2
+    assert all("tickets" in text and "concert" in text for text in said)
+
+
 @pytest.mark.promise("P-isolated")
 async def test_P_isolated_two_users_at_once_keep_their_own(livekit: LiveKitServer, worker: WorkerProcess) -> None:
     async def call(user: str, said: str, wanted: str) -> None:

@@ -32,13 +32,13 @@ lint: setup ## style, types, import contracts
 	@$(BIN)/lint-imports --no-cache > /dev/null || $(BIN)/lint-imports --no-cache
 	@$(BIN)/mypy
 
-bench: setup ## the figures the README gives, one JSON line each; fails when a goal is missed
-	@$(BIN)/python -m tests.benchmarks $(ARGS)
+bench: setup ## the figures the README gives, one JSON line each; fails when a goal is missed (ARGS="voice calls")
+	@$(BIN)/python -m tests.benchmarks $(or $(ARGS),all server)
 
 nightly: setup ## the long checks
 	@$(BIN)/python -m pytest --run-long $(ARGS)
 	@$(BIN)/python -m tests.benchmarks torture --kills 200
-	@$(BIN)/python -m tests.benchmarks $(ARGS)
+	@$(BIN)/python -m tests.benchmarks $(or $(ARGS),all server)
 
 lock: ## make the locks anew from pyproject.toml (needs uv)
 	@$(LOCK) pyproject.toml --all-extras --group dev -o requirements/dev.txt

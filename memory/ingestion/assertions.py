@@ -214,7 +214,8 @@ def _stated(place: int, number: int, sentence: str) -> Iterator[Clause]:
         if asks and at == len(parts) - 1 and not request:
             return
         if not _is_joke(part):
-            yield Clause(place, number, part, request=request and not _STATES.search(said))
+            wants = lexicon.REQUESTS.search(said) is not None or (request and asks)
+            yield Clause(place, number, part, request=wants and not _STATES.search(said))
 
 
 def _without_tag(sentence: str) -> str:

@@ -19,6 +19,7 @@ from memory.retrieval.text import fold, stems, words
 COVERED_MIN = 0.7  # of a fact's words that were said, besides how facts are put
 OBJECT_COVERED_MIN = 0.6
 PARAPHRASE_COVERED_MIN = 0.85  # of the words, where the object is half the user's and half the extractor's
+TELLING_DIGITS = 6
 PAST_DAYS_MAX = 366 * 120
 FUTURE_DAYS_MAX = 366 * 5
 
@@ -52,7 +53,14 @@ _NUMBERS_MAX = 50  # of one fact that are looked at
 # All nouns of a German sentence are capitalised: there, capitals tell no names.
 _GERMAN = lexicon.whole("ist hat der die das den dem und einen eine am im nicht fur mit bei wohnt heisst mochte")
 _FRAME = lexicon.FRAME | frozenset(stems(" ".join(lexicon.FRAME)))
-_WORD = re.compile(r"[^\W\d_][\w'’-]*")
+_WORD = re.compile(r"(?<!\w)[^\W\d_][\w'’-]*")
+# Two words for one relation, as stems.
+_SAME = {
+    "mother": ("mom", "mum", "mama"),
+    "mom": ("mother", "mama"),
+    "father": ("dad", "papa"),
+    "dad": ("father", "papa"),
+}
 _POSSESSIVE = re.compile(r"['’]s\b|['’]$")
 
 
@@ -94,9 +102,12 @@ class Wording:
             share += 0.5
         return share
 
-    def numbers_in(self, said: Numbers) -> bool:
-        """Whether every number of it was said; those of full dates apart, and 24-hour times for "pm"."""
-        return all(said.has(digits) or _said_as_pm(digits, said) or not int(digits) for digits in self._numbers)
+    def numbers_in(self, said: Sequence[Numbers]) -> bool:
+        """Whether every number of it is in one of these; those of full dates apart, and 24-hour times for "pm"."""
+        return all(
+            not int(digits) or any(each.has(digits) or _said_as_pm(digits, each) for each in said)
+            for digits in self._numbers
+        )
 
     def dates_plausible(self, now: datetime, clauses: Sequence[Clause], said: Numbers) -> bool:
         """Whether its dates were spoken of at all, and are near enough to now.
@@ -114,7 +125,7 @@ class Wording:
                 continue
             if name not in said:
                 return False
-        return all(word in said for word in self._subject if word not in lexicon.KIN_WORDS)
+        return all(_among(word, (said,)) for word in self._subject if word not in lexicon.KIN_WORDS)
 
     def _names(self) -> list[str]:
         """Capitalised words, folded: in the text but at its start, anywhere in subject and object."""
@@ -136,6 +147,8 @@ class Wording:
         ``asked``: the question that the user answered, ``brief``: in a word or two. Its words count for how a fact is
         put, and for the object's only where the answer is brief and says some of it.
         """
+        if not self._object and any(len(digits) >= TELLING_DIGITS for digits in self._numbers):
+            return True  # a telephone number says what it is, however it was put
         own = _share(self._object, said)
         if brief and own > 0:
             own = _share(self._object, said, asked)
@@ -143,12 +156,17 @@ class Wording:
             return False
         return _share(self._text, said, asked) >= COVERED_MIN
 
+    def is_about(self, said: Words) -> bool:
+        """Whether all of its object is in these words."""
+        return bool(self._object) and _share(self._object, said) == 1.0
+
     def owed_to(self, others: Words, own: Words) -> bool:
         """Whether any of its words was said of others alone."""
         return any(word in others and word not in own for word in self._text)
 
     def mentions(self, word: str) -> bool:
-        return fold(word) in Vocabulary(f"{self._fact.text} {self._fact.object}")
+        own = Vocabulary(f"{self._fact.text} {self._fact.object}")
+        return any(_among(form, (own,)) for form in (fold(word), *stems(word)))
 
     def mentions_name_after(self, kin: str, clause: Clause) -> bool:
         """Whether it names whom a clause names: the Omar of "my brother Omar"."""
@@ -193,7 +211,11 @@ def content(text: str) -> list[str]:
 def _share(mine: Sequence[str], *said: Words) -> float:
     if not mine:
         return 1.0
-    return sum(any(word in each for each in said) for word in mine) / len(mine)
+    return sum(_among(word, said) for word in mine) / len(mine)
+
+
+def _among(word: str, said: Sequence[Words]) -> bool:
+    return any(form in each for form in (word, *_SAME.get(word, ())) for each in said)
 
 
 def _without_dates(text: str) -> str:

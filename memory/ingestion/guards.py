@@ -18,6 +18,7 @@ from memory.ingestion import lexicon
 from memory.ingestion.assertions import Clause, Joined, Sources, Vocabulary, numbers_of
 from memory.ingestion.extraction import ExtractedFact, Extraction, NamedEntity
 from memory.ingestion.grounding import Wording, temporal
+from memory.ingestion.spoken_numbers import numbers
 from memory.knowledge import USER_ENTITY_KEY, Category, TurnPart, name_key
 from memory.limits import ENTITY_NAME_CHARS_MAX, FACT_CHARS_MAX, FACTS_PER_CHUNK_MAX
 
@@ -109,27 +110,27 @@ class _Guard:
             return "not said by the user"
         if (reason := _form_fault(fact)) is not None:
             return reason
-        clauses = [
-            clause
-            for clause in self._sources.stated(fact.turns)
-            if not (clause.request and fact.category in _STATED_ONLY)
-        ]
+        told = self._sources.stated(fact.turns)
+        clauses = [clause for clause in told if not (clause.request and fact.category in _STATED_ONLY)]
         if not clauses:
             return "not stated"
         wording = Wording(fact)
         best = wording.closest(clauses)
         if not best:
             return "not grounded"
-        return self._ground_fault(fact, wording, clauses) or _meaning_fault(fact, wording, best)
+        return self._ground_fault(fact, wording, told) or _meaning_fault(fact, wording, best)
 
     def _ground_fault(self, fact: ExtractedFact, wording: Wording, clauses: list[Clause]) -> str | None:
         earlier = [clause for place in fact.turns for clause in self._sources.before(place)]
         said = Joined([*(clause.vocabulary for clause in (*clauses, *earlier)), Vocabulary(self._user_name)])
         asked = Vocabulary(" . ".join(self._sources.answered(place) for place in fact.turns))
-        counted = numbers_of([*clauses, *earlier])
+        counted = [numbers_of([*clauses, *earlier])]
+        if wording.is_about(_vocabulary(clauses)):
+            # What the user speaks of may be the order whose number the agent has just told them.
+            counted.append(numbers(" . ".join(self._sources.answered(place) for place in fact.turns)))
         if not wording.numbers_in(counted):
             return "number"
-        if not wording.dates_plausible(self._now, clauses, counted):
+        if not wording.dates_plausible(self._now, clauses, counted[0]):
             return "date"
         if not wording.names_in(said, clauses):
             return "name"

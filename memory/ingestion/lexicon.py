@@ -68,7 +68,7 @@ KIN_WORDS = words(_KIN) | words("اخي اختي امي ابي والدي وال
 KIN_SUBJECT = any_of(
     rf"""
     ^(?:my|our|mein|meine|unser|unsere|mi|mis|nuestro|nuestra|mon|ma|mes|notre|mera|meri|mere|hamara|\
-      hamari) (?:\w+ ){{0,2}}?(?P<kin>{"|".join(_KIN.split())})(?!\w|'s)
+      hamari) (?:\w+ ){{0,2}}?(?P<kin>{"|".join(_KIN.split())})(?!\w)
     ^(?P<arabic>اخي|اختي|امي|ابي|والدي|والدتي|زوجتي|زوجي|ابني|ابنتي|صديقي|صديقتي)(?!\w)
     """
 )
@@ -103,6 +103,7 @@ ENDINGS = any_of(
       verloren)\b
     \b(?:dejado|deje|cancelad\w+|cancele|odio|odia|en vez|ex|ya no|perdid\w+|retras\w+|rot\w+|mudad\w+)\b
     \b(?:arrete|annule\w*|deteste|plus|ancien\w*|perdu\w*|retard|casse\w*|demenage\w*)\b
+    \b(?:except|apart from|ausser|excepto|menos|sauf|excepte)\b
     (?:توقفت|الغيت|اكره|متاخر|band|chhod|cancel)
     """
 )

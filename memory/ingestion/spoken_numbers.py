@@ -104,7 +104,7 @@ def _said(text: str, *, articles: bool = True) -> Iterator[list[str]]:
     """Runs of number tokens, as digits. ``articles``: words for 1, and ordinals, among them."""
     folded = fold(_THOUSANDS.sub("", text)).replace("dix-", "dix").replace("quatre-vingt", "quatrevingt")
     run: list[str] = []
-    repeat = 1
+    repeat, zero = 1, ""
     for match, _ in zip(_TOKEN.finditer(folded), range(_TOKENS_MAX), strict=False):
         word = match.group()
         digits = word if word.isdigit() else _digits(word)
@@ -113,14 +113,16 @@ def _said(text: str, *, articles: bool = True) -> Iterator[list[str]]:
         if digits == "1" and not articles and not word.isdigit():
             digits = None
         if digits is not None:
-            run.append(digits * repeat)
-            repeat = 1
+            run += [zero, digits * repeat] if zero else [digits * repeat]
+            repeat, zero = 1, ""
         elif word in _REPEATS:
             repeat = _REPEATS[word]
-        elif word in ("o", "oh") and run:
-            run.append("0")
-        elif word not in _BETWEEN and run:
-            yield run
+        elif word in ("o", "oh"):
+            zero = "0"
+        elif word not in _BETWEEN:
+            zero = ""
+            if run:
+                yield run
             run = []
     if run:
         yield run
@@ -151,9 +153,11 @@ def _composed(run: list[str]) -> list[str]:
     made: list[str] = []
     for digits in run:
         before = made[-1] if made else ""
-        ten = len(before) == 2 and before[1] == "0" and before != "10"
+        ten = len(before) == 2 and before[1] == "0" and before[0] > "1"
         unit = len(digits) == 1 and digits != "0"
-        if (ten and unit) or (before in ("60", "80") and len(digits) == 2 and digits[0] == "1"):
+        if digits == "100" and len(before) == 1 and before != "0":
+            made[-1] = before + "00"
+        elif (ten and unit) or (before in ("60", "80") and len(digits) == 2 and digits[0] == "1"):
             made[-1] = str(int(before) + int(digits))
         else:
             made.append(digits)

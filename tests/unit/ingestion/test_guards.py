@@ -347,6 +347,73 @@ def test_labelled_facts_pass_and_labelled_mistakes_do_not(dialogue: Dialogue) ->
             assert bool(result.extraction.facts) is expected, (label.fact, dict(result.dropped))
 
 
+# -- as people talk
+
+
+@pytest.mark.parametrize(
+    ("lines", "claim"),
+    [
+        (
+            ("u: My mum passed away in January, so I'm taking over. Her name was Ruth Keller.",),
+            fact("User's mother was called Ruth Keller", "Ruth Keller", subject="user's mother"),
+        ),
+        (
+            ("a: And your son?", "u: He's fine with everything except fish."),
+            fact("User's son does not like fish", "fish", 1, subject="user's son", category=PREFERENCES),
+        ),
+        (
+            ("u: I'd like to change my delivery address, please. It's now 22 Station Street, flat 3.",),
+            fact("User's delivery address is 22 Station Street, flat 3", "22 Station Street, flat 3"),
+        ),
+        (
+            ("a: Your order 4471 is delayed.", "u: I want a refund."),
+            fact("User wants a refund for order 4471", "refund", 1, category=ISSUES),
+        ),
+        (
+            ("u: You can reach me on oh seven seven double zero nine hundred one two three.",),
+            fact("User's phone number is 07700900123", "07700900123"),
+        ),
+        (
+            ("a: And express shipping?", "u: No, standard is fine."),
+            fact("User chose standard shipping", "standard shipping", 1, category=Category.DECISIONS),
+        ),
+        (
+            ("u: Ich hätte gern einen Termin am Donnerstag, weil ich vormittags arbeite.",),
+            fact("User arbeitet vormittags", "vormittags"),
+        ),
+        (
+            ("u: it's not working again the screen just goes black when i start the app",),
+            fact("User's screen goes black when starting the app", "screen", category=ISSUES),
+        ),
+        (
+            ("u: I used to live in Berlin but I've been in Vienna since 2021.",),
+            fact("User has lived in Vienna since 2021", "Vienna"),
+        ),
+    ],
+)
+def test_what_people_say_as_they_say_it_passes(lines: tuple[str, ...], claim: ExtractedFact) -> None:
+    assert kept(turns(*lines), claim) == [claim.text]
+
+
+@pytest.mark.parametrize(
+    ("lines", "claim"),
+    [
+        (("u: My mum's name was Ruth Keller.",), fact("User's name is Ruth Keller", "Ruth Keller")),
+        (("a: And your son?", "u: He eats no fish."), fact("User eats no fish", "fish", 1, category=PREFERENCES)),
+        (
+            ("a: And express?", "u: No, standard."),
+            fact("User chose express", "express", 1, category=Category.DECISIONS),
+        ),
+        (
+            ("a: Your order 4471 is delayed.", "u: I see."),
+            fact("User's order 4471 is late", "order 4471", 1, category=ISSUES),
+        ),
+    ],
+)
+def test_what_people_did_not_say_does_not(lines: tuple[str, ...], claim: ExtractedFact) -> None:
+    assert kept(turns(*lines), claim) == []
+
+
 # -- for any extraction
 
 

@@ -16,6 +16,7 @@ from memory.ingestion.spoken_numbers import numbers, written
         ("order four four seven one", "4471"),
         ("order 44 71", "4471"),
         ("double four seven one", "4471"),
+        ("oh seven seven double zero nine hundred one two three", "07700900123"),
         ("ACCT-789", "789"),
         ("1,200 euros", "1200"),
         ("twenty three", "23"),

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from memory.knowledge import KnownFact, Statement, name_key
 
-_MEMO_MAX = 16_384
+_MEMO_MAX = 8_192  # statements, of FACT_CHARS_MAX each; turns are not kept
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[+\-]?\d[\d.,:/-]*")
 _DIGITS = re.compile(r"\d+")
@@ -99,7 +99,6 @@ def numbers(text: str) -> tuple[str, ...]:
     return tuple(sorted(_DIGITS.findall(unicodedata.normalize("NFKC", text))))
 
 
-@lru_cache(_MEMO_MAX)
 def _words(text: str) -> tuple[str, ...]:
     folded = unicodedata.normalize("NFKC", text.translate(_QUOTES)).casefold()
     found: list[str] = []
@@ -121,6 +120,10 @@ def _stem(word: str) -> str:
 @lru_cache(_MEMO_MAX)
 def core(text: str) -> tuple[tuple[str, ...], bool]:
     """The words that matter, and whether they are denied: "not allergic to nuts" is "allergic to nuts", denied."""
+    return _core(text)
+
+
+def _core(text: str) -> tuple[tuple[str, ...], bool]:
     words = _words(text)
     denials = sum(word in _NEGATORS or word.removesuffix("s").removesuffix("d") in _DISLIKES for word in words)
     kept = tuple(_stem(word) for word in words if word not in _NEGATORS and word not in _FILLERS)
@@ -214,4 +217,4 @@ def recalled(text: str, turns: Iterable[str]) -> bool:
 def _nearest(text: str, turn: str) -> str:
     wanted = set(core(text)[0])
     sentences: list[str] = _SENTENCE.findall(turn.translate(_QUOTES)) or [""]
-    return max(sentences, key=lambda sentence: len(wanted & set(core(sentence)[0])))
+    return max(sentences, key=lambda sentence: len(wanted & set(_core(sentence)[0])))

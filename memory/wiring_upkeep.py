@@ -122,9 +122,15 @@ def add_ingestion(parser: argparse.ArgumentParser) -> None:
         which = moving.add_mutually_exclusive_group(required=True)
         which.add_argument("ids", nargs="*", default=[], metavar="ID", help="of the chunks, as list shows them")
         which.add_argument("--all", action="store_true", help="all that are in the state")
-    states = [state.value for state in ChunkState]
-    for each in (listed, retried, dropped):
-        each.add_argument("--state", choices=states, help="only chunks in this state")
+    # What is done is not done again by hand: rebuild --retry-lost does so where that is needed.
+    states: dict[argparse.ArgumentParser, list[str]] = {
+        listed: list(ChunkState),
+        retried: ["dead", "dropped"],
+        dropped: ["dead", "waiting"],
+    }
+    for each, choices in states.items():
+        default = None if each is listed else ChunkState.DEAD
+        each.add_argument("--state", choices=choices, default=default, help="only chunks in this state")
         each.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -141,7 +147,7 @@ async def run_ingestion(arguments: argparse.Namespace, settings: Settings) -> in
             _print_chunks(await stores.chunks.counts(), found, as_json=arguments.json)
             return 0
         to = ChunkState.WAITING if arguments.action == "retry" else ChunkState.DROPPED
-        states = [ChunkState(arguments.state or ChunkState.DEAD)]
+        states = [ChunkState(arguments.state)]
         if arguments.all:
             moved = await upkeep.move_all(stores.chunks, states, to=to)
         else:

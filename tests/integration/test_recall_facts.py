@@ -125,6 +125,21 @@ async def test_P_erased_neither_recall_nor_profile_tells_what_is_erased(world: W
     assert told(await world.ask()) == told(await world.profile()) == []
 
 
+@pytest.mark.promise("P-erased")
+async def test_P_erased_without_one_session_its_facts_are_gone_and_the_others_stay(world: World) -> None:
+    learner = world.learner()
+    await learner.learn("The home of the user is in Leeds")
+    version, [cat] = await learner.learn("The cat of the user is called Biscuit")
+    await world.announce(version)
+    assert len(told(await world.profile())) == 2
+    meant = Selection("session", session_id="learnt-1")
+    await world.archive.erase(scope_of(), meant)
+    await world.backend.sessions.erase(scope_of(), meant)
+    await world.retriever.erase(scope_of(), meant)
+    assert told(await world.ask()) == []
+    assert told(await world.profile()) == [cat.statement.text]
+
+
 @pytest.mark.case("L37")
 async def test_L37_five_thousand_facts_stay_within_the_block_and_the_right_one_is_found(world: World) -> None:
     learner = world.learner()

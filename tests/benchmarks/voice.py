@@ -15,7 +15,7 @@ from tests.support.workers import WorkerProcess
 
 TURNS = 20
 _WARM = 1  # turns that nobody counts: the first of a process loads what the others have
-_BETWEEN_S = 0.5
+_BETWEEN_S = 0.4
 _SAID = (
     "My cat is called Biscuit.",
     "My sister lives in Lyon.",
@@ -71,12 +71,13 @@ async def conversation(client: RoomClient, worker: WorkerProcess, traces: Traces
     voices = [await worker.voice(text) for text in _SAID]
     await client.agent()
     await client.hears_end(since=client.connected_at)
+    greeted = len(traces.of("item"))
     turns = []
     for number in range(count):
         begun = len(traces.events)
         await client.say(voices[number % len(voices)])
         heard_at = await client.hears(since=client.spoken_at)
-        await client.hears_end(since=client.spoken_at)
+        await traces.until("item", lambda event: bool(event["role"] == "assistant"), times=greeted + number + 1)
         turns.append(_turn(client.spoken_at, heard_at, traces.events[begun:]))
         await asyncio.sleep(_BETWEEN_S)
     return turns

@@ -53,9 +53,11 @@ class Laid:
         self._near = dict(zip(_probed(draft.plan), draft.matches.entities, strict=False))
         self._close = draft.matches.facts
         self._touching: dict[str, list[KnownFact]] = defaultdict(list)
+        self._worded: dict[tuple[str, str, str], list[KnownFact]] = defaultdict(list)
         for fact in sorted(draft.related.facts.values(), key=lambda fact: (fact.created_at, fact.id), reverse=True):
             for end in dict.fromkeys((fact.subject_id, fact.object_id)):
                 self._touching[end].append(fact)
+            self._worded[_words(fact)].append(fact)
         self.own_names = draft.plan.own_names | self._known_own_names()
 
     def _known_own_names(self) -> set[str]:
@@ -126,7 +128,7 @@ class Laid:
         """The known facts that join the same two in the same words as this one, itself among them, newest first: it
         was said, ended, and said again. An LLM is shown the newest, and speaks of all."""
         fact = self._related.facts.get(fact_id)
-        return [] if fact is None else [one for one in self.of(fact.subject_id) if _words(one) == _words(fact)]
+        return [] if fact is None else self._worded[_words(fact)]
 
     def compared(self, said: Said) -> list[KnownFact]:
         """Known facts that an LLM has to compare with ``said``: near ones that share an entity, those between the same
@@ -145,10 +147,10 @@ class Laid:
             if _ends(fact) - {subject} <= objects
             or (fact.subject_id == subject and fact.statement.relation == said.statement.relation)
         ]
-        found = {
-            fact.id: fact for fact in [*near, *alike[:GRAPH_CANDIDATES]] if {fact.subject_id, fact.object_id} & ends
-        }
-        return [fact for fact in found.values() if not self.certainly_against(said, fact)]
+        found = [self.alike(fact.id)[0] for fact in (*near, *alike[:GRAPH_CANDIDATES]) if _ends(fact) & ends]
+        unsure = [fact for fact in {fact.id: fact for fact in found}.values() if not self.certainly_against(said, fact)]
+        # An LLM that names one of several that say the same had better name one that is live: only that is repeated.
+        return sorted(unsure, key=lambda fact: not fact.live(holds_when_said(said.statement)))
 
     def _is_repetition(self, said: Said) -> bool:
         return self.repeated(said, self.known(self.subject(said)), self.known(self.object(said))) is not None

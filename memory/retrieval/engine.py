@@ -106,7 +106,7 @@ class RecallEngine:
     ) -> Recall:
         """See ``ports.Retriever``. HostUnavailable is raised only once this is closed.
 
-        ``degraded``: ``log`` (log or archive away: nothing can be said to be current, so nothing is said),
+        ``degraded``: ``log`` (the log is away, and nothing is said; or the archive, and what the log has is),
         ``history`` (not all of it is loaded yet), ``vectors`` (by keywords alone), ``facts`` (newer ones may be there).
         """
         asked = _Asked(query, limit, Deadline(self._clock, budget_ms), exclude_ids)

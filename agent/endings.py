@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from livekit.agents import inference
 
-FINISHED_S = 0.37
-UNFINISHED_S = 0.45
+FINISHED_S = 0.35
+UNFINISHED_S = 0.5
 _SURE = 0.5
 
 

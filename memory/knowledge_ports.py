@@ -190,8 +190,11 @@ class FactNotices(Protocol):
 class DigestStore(Protocol):
     """The episodic layer."""
 
-    async def undigested(self, *, before: datetime, limit: int) -> list[SessionRef]:
-        """Sessions quiet since ``before`` whose newest turn no digest covers."""
+    async def undigested(self, *, before: datetime, limit: int, ingested: bool = False) -> list[SessionRef]:
+        """Sessions quiet since ``before`` whose newest turn no digest covers.
+
+        ``ingested``: only those of which no turn waits to be cut or ingested, since that brings a digest along.
+        """
         ...
 
     async def entries(self, ref: SessionRef, *, limit: int) -> list[ArchivedEntry]:

@@ -157,6 +157,7 @@ def _work(settings: Settings, stores: _Stores, facts: FactsPart, counters: Count
         idle_s=settings.idle_seconds,
         ready=lambda: facts.ready,
         tells=facts.tells,
+        notes=lambda: facts.opened is not None,
     )
     digester = Digester(
         digests,
@@ -228,6 +229,7 @@ def _opener(
 
 async def _open_knowledge(settings: Settings, stores: _Stores, counters: Counters, closers: Closers) -> Knowledge:
     from memory.providers.language import OpenAiLanguageModel, cost_usd
+    from memory.stores.digests_sql import SqlDigestStore
     from memory.stores.knowledge_sql import SqlKnowledgeStore
 
     key = settings.openai_api_key.get_secret_value() if settings.openai_api_key else None
@@ -246,6 +248,7 @@ async def _open_knowledge(settings: Settings, stores: _Stores, counters: Counter
         knowledge=SqlKnowledgeStore(
             stores.archive.database, stores.archive.users, stores.clock, vectors=vectors_of(embedder)
         ),
+        digests=SqlDigestStore(stores.archive.database, stores.archive.users, stores.clock),
         graph=graph,
         llms=llms,
         embedder=embedder,

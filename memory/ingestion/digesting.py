@@ -1,5 +1,8 @@
 """The episodic layer: a digest of each session that went quiet, by the LLM if there is one, else by quoting.
 
+What ingestion asks the LLM for a chunk's facts brings its part of the digest along (``digests.noted``); asked here are
+only sessions that it left without one, such as those whose chunks were given up on.
+
 Above: worker. Below: digests (what a digest says), breaker, knowledge_ports.
 """
 
@@ -55,16 +58,17 @@ class Digester:
         """Raises ProviderUnavailable, ProviderRefused: the LLM is away; the sessions stay due."""
         before = self._clock.now() - timedelta(seconds=self._idle_s)
         # Of all users' the first ones: this one is queued because it is among them.
-        refs = await self._store.undigested(before=before, limit=INGEST_USERS_MAX)
+        teller = self._teller()
+        refs = await self._store.undigested(before=before, limit=INGEST_USERS_MAX, ingested=teller is not None)
         for ref in refs:
             if ref.user == user:
-                await self._digest(ref)
+                await self._digest(ref, teller)
 
-    async def _digest(self, ref: SessionRef) -> None:
+    async def _digest(self, ref: SessionRef, teller: Teller | None) -> None:
         entries = await self._store.entries(ref, limit=CHUNK_TURNS_MAX)
         if not entries:
             return
-        made = await self._made(entries)
+        made = await self._made(entries, teller)
         times = [item.entry.timestamp for item in entries]
         kept = SessionDigest(
             session_id=ref.session_id,
@@ -78,9 +82,8 @@ class Digester:
         if await self._store.put(ref, kept):
             self.counters.add("digests.made")
 
-    async def _made(self, entries: Sequence[ArchivedEntry]) -> Digest:
+    async def _made(self, entries: Sequence[ArchivedEntry], teller: Teller | None) -> Digest:
         said = self._confidential.entries([item.entry for item in entries])
-        teller = self._teller()
         if teller is not None:
             try:
                 with teller.llms.one() as llm:

@@ -35,6 +35,7 @@ from memory.identity import group_digest
 from memory.ingestion.answers import Answers
 from memory.ingestion.asked import AskedGraph, spent
 from memory.ingestion.breaker import Breaker
+from memory.ingestion.digests import noted
 from memory.ingestion.drafting import Draft, undecided
 from memory.ingestion.extraction import Extraction, extract
 from memory.ingestion.graph_upkeep import restore_graph
@@ -50,6 +51,7 @@ from memory.knowledge_ports import (
     GraphStore,
     LanguageModel,
     Related,
+    SessionRef,
     Usage,
 )
 from memory.limits import (
@@ -66,6 +68,7 @@ logger = logging.getLogger(__name__)
 
 _RESTORES_MAX = 2  # of the graph in one commit: a second one is for a writer that came in between
 _JITTER = 0.25
+_DIGESTS_MAX = 20  # newest sessions of a user among which that of a chunk is looked for
 _OPERATOR_S = 4 * BREAKER_OPEN_S  # what somebody has to mend is looked at again so soon
 
 
@@ -169,6 +172,7 @@ class Ingestor:
         if version is None:
             return Outcome.GONE
         await self._announce(scope, version)
+        await self._note(work)
         self._tell(work, patch, spent(llm.usage, before))
         return Outcome.DONE
 
@@ -289,6 +293,20 @@ class Ingestor:
             # Recall hosts look by themselves as well, only later.
             self.counters.add("ingest.unannounced")
             logger.warning("New facts of user %s could not be announced: %s", group_digest(scope), error)
+
+    async def _note(self, work: _Work) -> None:
+        """Keep the chunk's part of its session's digest; where that fails, the session is digested by itself later."""
+        extraction = work.answers.extraction
+        if extraction is None or not work.turns:
+            return
+        try:
+            known = await self._tools.digests.digests(work.scope, limit=_DIGESTS_MAX)
+            earlier = next((digest for digest in known if digest.session_id == work.chunk.session_id), None)
+            digest = noted(earlier, work.chunk, work.turns, extraction, work.llm.name)
+            if digest is not None:
+                await self._tools.digests.put(SessionRef(work.chunk.user, work.chunk.session_id), digest)
+        except (StoreUnavailable, StoreFault) as error:
+            logger.info("A session of user %d is digested later: %s", work.chunk.user, error)
 
     # -- what could not be
 

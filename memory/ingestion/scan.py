@@ -35,7 +35,7 @@ class Queue(Protocol):
 
 class Scanner:
     """One look at a time. ``ready``: whether chunks can be ingested now, they are cut all the same; ``tells``: whether
-    digests can be made now.
+    digests can be made now; ``notes``: whether ingestion makes them, so that only what it has left out is due.
 
     Counts ``scan.looks``, ``.cut`` (chunks), ``.queued`` (users) and ``.faults`` (sessions that can't be cut).
     """
@@ -51,9 +51,10 @@ class Scanner:
         idle_s: float,
         ready: Callable[[], bool],
         tells: Callable[[], bool],
+        notes: Callable[[], bool] = lambda: False,
     ) -> None:
         self._chunks, self._digests, self._clock = chunks, digests, clock
-        self._cutter, self._idle_s, self._ready, self._tells = cutter, idle_s, ready, tells
+        self._cutter, self._idle_s, self._ready, self._tells, self._notes = cutter, idle_s, ready, tells, notes
         self.counters = counters
 
     async def look(self, queue: Queue) -> bool:
@@ -88,8 +89,11 @@ class Scanner:
         users = await self._chunks.due(now=self._clock.now(), limit=room) if room and self._ready() else []
         if users:
             await queue.add_ingestion(users)
-        refs = await self._digests.undigested(before=before, limit=room) if room and self._tells() else []
+        refs = await self._undigested(before, room) if room and self._tells() else []
         if refs:
             await queue.add_digests(list(dict.fromkeys(ref.user for ref in refs)))
         self.counters.add("scan.queued", len(users))
         return room == 0 or len(users) >= room or len(refs) >= room
+
+    async def _undigested(self, before: datetime, limit: int) -> list[SessionRef]:
+        return await self._digests.undigested(before=before, limit=limit, ingested=self._notes())

@@ -9,7 +9,16 @@ from typing import Protocol
 
 from memory.ingestion.asked import LanguageModels
 from memory.ingestion.confidential import Confidential
-from memory.knowledge_ports import ChunkProgress, ChunkStore, FactNotices, GraphNotes, GraphStore, KnowledgeStore, Usage
+from memory.knowledge_ports import (
+    ChunkProgress,
+    ChunkStore,
+    DigestStore,
+    FactNotices,
+    GraphNotes,
+    GraphStore,
+    KnowledgeStore,
+    Usage,
+)
 from memory.ports import Embedder
 
 
@@ -41,6 +50,7 @@ class Tools:
 
     chunks: Chunks
     knowledge: Known
+    digests: DigestStore
     graph: GraphStore
     llms: LanguageModels
     embedder: Embedder

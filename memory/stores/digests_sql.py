@@ -15,9 +15,9 @@ from memory.limits import ARCHIVE_STORE_TIMEOUT_S
 from memory.models import Scope
 from memory.stores.chunks_sql import sessions_behind
 from memory.stores.database import Database
-from memory.stores.knowledge_schema import session_digests
+from memory.stores.knowledge_schema import WAITS, chunks, session_digests
 from memory.stores.rows import entries_query, entry_of
-from memory.stores.schema import UNDIGESTED, conversation_entries, conversations
+from memory.stores.schema import UNCUT, UNDIGESTED, conversation_entries, conversations
 from memory.stores.users import Users, insert, lock_number
 
 
@@ -27,9 +27,11 @@ class SqlDigestStore:
     def __init__(self, database: Database, users: Users, clock: Clock) -> None:
         self._database, self._users, self._clock = database, users, clock
 
-    async def undigested(self, *, before: datetime, limit: int) -> list[SessionRef]:
+    async def undigested(self, *, before: datetime, limit: int, ingested: bool = False) -> list[SessionRef]:
+        waits = sa.exists().where(WAITS, chunks.c.conversation_id == conversations.c.id)
+        behind = sa.and_(UNDIGESTED, ~UNCUT, ~waits) if ingested else UNDIGESTED
         async with self._database.reading() as connection:
-            return await sessions_behind(connection, UNDIGESTED, before, limit)
+            return await sessions_behind(connection, behind, before, limit)
 
     async def entries(self, ref: SessionRef, *, limit: int) -> list[ArchivedEntry]:
         at, entry = conversations.c, conversation_entries.c

@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from tests.benchmarks import calls, facts, imports, outages, stores, torture, turns, voice
+from tests.benchmarks import calls, facts, imports, ingestion, outages, stores, torture, turns, voice
 from tests.benchmarks.harness import Benchmark, run
 
 BENCHMARKS: dict[str, Benchmark] = {
     "recording": stores.recording,
     "freshness": stores.freshness,
     "facts": facts.facts,
+    "llm-calls": ingestion.calls_per_call,
+    "ingestion": ingestion.speed,
+    "leaks": ingestion.leaks,
     "turns": turns.turns,
     "imports": imports.imports,
 }

@@ -48,7 +48,8 @@ def _extraction(text: str, twist: Twist) -> Json:
     kinds = {each.object: each.kind for each in said}
     for fact in facts:
         names.setdefault(fact["object"], kinds.get(fact["object"], "Topic"))
-    return {"entities": [{"name": name, "type": kind} for name, kind in names.items()], "facts": facts}
+    entities = [{"name": name, "type": kind} for name, kind in names.items()]
+    return {"entities": entities, "facts": facts, **_digest(text, twist)}
 
 
 def _fact(said: Said) -> Json:

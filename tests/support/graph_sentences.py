@@ -223,7 +223,7 @@ def times(sentence: str, now: datetime) -> tuple[str, str | None, str | None]:
     until = _UNTIL.search(sentence)
     if until:
         sentence = sentence[: until.start()] + sentence[until.end() :]
-    return sentence, valid and _iso(valid), f"{until['date']}T00:00:00Z" if until else None
+    return sentence, _iso(valid) if valid else None, f"{until['date']}T00:00:00Z" if until else None
 
 
 def _month(name: str | None) -> int:

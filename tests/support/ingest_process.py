@@ -59,6 +59,10 @@ class IngestProcess:
         self._changed = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     @classmethod
     async def start(cls, values: dict[str, str], *words: str) -> IngestProcess:
         command = words or ("-m", "agent", "ingest")

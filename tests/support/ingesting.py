@@ -177,6 +177,7 @@ class Plant:
         tools = Tools(
             chunks=self.stores.chunks,
             knowledge=changes.get("knowledge", self.stores.knowledge),
+            digests=self.stores.digests,
             graph=self.graph,
             llms=LanguageModels(lambda: self.llm),
             embedder=self.embedder,

@@ -22,7 +22,13 @@ from memory.errors import (
 from memory.ingestion.confidential import Confidential
 from memory.ingestion.tools import Outcome
 from memory.knowledge import ChunkState, Knowledge
-from memory.limits import BREAKER_FAILURES, BREAKER_OPEN_S_MAX, CHUNK_TOKENS_DEFAULT, INGEST_ATTEMPTS_MAX
+from memory.limits import (
+    BREAKER_FAILURES,
+    BREAKER_OPEN_S_MAX,
+    CHUNK_TOKENS_DEFAULT,
+    INGEST_ATTEMPTS_MAX,
+    KEY_MOMENTS_MAX,
+)
 from memory.models import Scope
 from memory.ports import Selection
 from memory.stores.knowledge_sql import SqlKnowledgeStore
@@ -49,6 +55,19 @@ def scope() -> Scope:
 async def heard(plant: Plant, scope: Scope, *texts: str, start: int = 1, session: str = "s1") -> int:
     records = [entry(text, session=session, minute=start + place) for place, text in enumerate(texts)]
     return await plant.said(scope, records, start=start)
+
+
+async def test_the_extraction_of_each_chunk_brings_its_part_of_the_digest_along(plant: Plant, scope: Scope) -> None:
+    records = [entry(f"My order {number} is late.", minute=number) for number in range(1, 9)]
+    user = await plant.said(scope, records, tokens=40)
+    outcomes = await plant.ingest_all(user)
+    assert len(outcomes) > 1
+    [digest] = await plant.stores.digests.digests(scope, limit=10)
+    assert "order 1 " in digest.summary
+    assert "order 5 " in digest.summary
+    assert 0 < len(digest.key_moments) <= KEY_MOMENTS_MAX
+    assert (digest.first_at, digest.last_at) == (records[0].timestamp, records[-1].timestamp)
+    assert not await plant.stores.digests.undigested(before=plant.stores.clock.now() + timedelta(1), limit=10)
 
 
 async def test_what_was_said_is_in_sql_in_the_graph_and_announced(
@@ -255,9 +274,10 @@ async def test_a_chunk_that_fails_by_itself_is_given_up_on_and_holds_up_nothing(
     outcomes, waits = [], []
     for _ in range(INGEST_ATTEMPTS_MAX):
         outcomes.append(await plant.ingestor.ingest_next(user))
-        [first, *_] = await plant.stores.chunks.statuses(state=None, limit=10)
-        if first.chunk.not_before:
-            waits.append((first.chunk.not_before - plant.stores.clock.now()).total_seconds())
+        chunks = [told.chunk for told in await plant.stores.chunks.statuses(state=None, limit=10)]
+        first = min(chunks, key=lambda chunk: chunk.span.first_cursor)
+        if first.not_before:
+            waits.append((first.not_before - plant.stores.clock.now()).total_seconds())
         assert await plant.ingestor.ingest_next(user) in (Outcome.NOTHING, Outcome.FAILED)
         plant.stores.clock.seconds += 3_600
     assert outcomes == [Outcome.FAILED] * (INGEST_ATTEMPTS_MAX - 1) + [Outcome.DEAD]

@@ -12,12 +12,14 @@ from memory.errors import ProviderAnswerInvalid, ProviderRefused, ProviderUnavai
 from memory.ingestion import scan
 from memory.ingestion.asked import LanguageModels
 from memory.ingestion.breaker import Breaker
+from memory.ingestion.chunking import cutter
 from memory.ingestion.confidential import Confidential
 from memory.ingestion.digesting import Digester, Teller
 from memory.ingestion.graph_upkeep import settle_pending
 from memory.ingestion.worker import FactsPart, IngestWork, Knowledge
 from memory.knowledge_ports import Cutter, SessionRef
 from memory.limits import (
+    CHUNK_TURNS_MAX,
     INGEST_CHUNKS_MAX,
     INGEST_OPEN_PATIENCE_S,
     INGEST_OPEN_RETRY_S,
@@ -318,9 +320,19 @@ async def test_what_is_skipped_says_why(plant: Plant) -> None:
 # -- digests
 
 
+async def given_up_on(plant: Plant, user: int) -> None:
+    """The user's first chunk, so that no ingestion brings its digest along."""
+    chunk = await plant.stores.chunks.next(user, now=plant.stores.clock.now())
+    assert chunk is not None
+    await plant.stores.chunks.failed(chunk, reason="a test", not_before=None)
+
+
 async def digested(plant: Plant, *texts: str, teller: Teller | None = None) -> tuple[str, tuple[str, ...], str]:
     scope = new_scope()
     ref = await plant.stores.store(scope, [entry(text, minute=place) for place, text in enumerate(texts)])
+    if teller is not None:
+        await plant.stores.chunks.cut(ref, cutter(), limit=CHUNK_TURNS_MAX)
+        await given_up_on(plant, ref.user)
     plant.stores.clock.seconds += IDLE_S + 1
     await digester(plant, teller).digest(ref.user)
     [found] = await plant.stores.digests.digests(scope, limit=10)
@@ -342,6 +354,23 @@ async def test_and_by_the_llm_where_there_is_one(plant: Plant) -> None:
     assert plant.counters["digests.by_llm"] == 1
 
 
+async def test_a_session_that_waits_to_be_ingested_is_not_asked_about_twice(plant: Plant) -> None:
+    scope = new_scope()
+    teller = Teller(LanguageModels(lambda: plant.llm), Breaker("The LLM", plant.stores.clock))
+    ref = await plant.stores.store(scope, [entry("I live in Leeds.")])
+    plant.stores.clock.seconds += IDLE_S + 1
+    await digester(plant, teller).digest(ref.user)
+    await plant.stores.chunks.cut(ref, cutter(), limit=CHUNK_TURNS_MAX)
+    await digester(plant, teller).digest(ref.user)
+    assert await plant.stores.digests.digests(scope, limit=10) == []
+    await plant.ingest_all(ref.user)
+    asked = plant.llm.usage.calls
+    await digester(plant, teller).digest(ref.user)
+    assert plant.llm.usage.calls == asked == 1
+    [found] = await plant.stores.digests.digests(scope, limit=10)
+    assert (found.made_by, "Leeds" in found.summary) == ("grammar", True)
+
+
 async def test_an_llm_that_answers_nonsense_costs_the_session_no_digest(plant: Plant) -> None:
     plant.llm.fault = lambda: ProviderAnswerInvalid("not JSON")
     teller = Teller(LanguageModels(lambda: plant.llm), Breaker("The LLM", plant.stores.clock))
@@ -351,6 +380,8 @@ async def test_an_llm_that_answers_nonsense_costs_the_session_no_digest(plant: P
 async def test_an_llm_that_is_away_is_waited_for(plant: Plant) -> None:
     scope = new_scope()
     ref = await plant.stores.store(scope, [entry("I live in Leeds.")])
+    await plant.stores.chunks.cut(ref, cutter(), limit=CHUNK_TURNS_MAX)
+    await given_up_on(plant, ref.user)
     plant.stores.clock.seconds += IDLE_S + 1
     plant.llm.fault = lambda: ProviderUnavailable("The LLM can't be reached.")
     teller = Teller(LanguageModels(lambda: plant.llm), Breaker("The LLM", plant.stores.clock))

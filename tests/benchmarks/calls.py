@@ -20,12 +20,12 @@ from tests.support.livekit_server import LiveKitServer
 from tests.support.room_clients import RATE, RoomClient
 from tests.support.workers import WorkerProcess
 
-CALLS, TURNS = 20, 6
+CALLS, TURNS = 20, 5
 _GREETING = "Hello."
-_JOIN_EVERY_S = 0.5
+_JOIN_EVERY_S = 1.0
 _FRAME = RATE // 20
 _FRAMES_LOUD, _FRAMES_SILENT = 24, 10  # of 50 ms
-_BETWEEN_S = 1.0
+_BETWEEN_S = 2.0
 _ARCHIVED_S = 20.0
 
 
@@ -89,10 +89,16 @@ async def _lost(worker: WorkerProcess, user_id: str) -> int:
     wanted = [line for number in range(1, TURNS + 1) for line in (fixed.said(number), fixed.REPLY)]
     until = time.monotonic() + _ARCHIVED_S
     while True:
-        found = [entry.content for entry in await _archived(worker, user_id) if entry.content != _GREETING]
+        found = _from_the_first_turn(await _archived(worker, user_id))
         if len(found) >= len(wanted) or time.monotonic() > until:
             return max(len(wanted), len(found)) - sum(map(str.__eq__, wanted, found))
         await asyncio.sleep(0.2)
+
+
+def _from_the_first_turn(entries: Sequence[MemoryEntry]) -> list[str]:
+    """Without the greeting: who types at once hears a part of it, or none."""
+    first = next((place for place, entry in enumerate(entries) if entry.role == "user"), len(entries))
+    return [entry.content for entry in entries[first:]]
 
 
 async def _archived(worker: WorkerProcess, user_id: str) -> list[MemoryEntry]:

@@ -45,7 +45,7 @@ def test_help_and_wrong_usage_import_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("command", ["demo", "chat", "call", "doctor", "download-files"])
+@pytest.mark.parametrize("command", ["demo", "chat", "call", "ingest", "doctor", "download-files"])
 def test_every_command_can_be_imported_and_run(command: str) -> None:
     module = importlib.import_module(f"agent.commands.{command.replace('-', '_')}")
     assert callable(module.run)

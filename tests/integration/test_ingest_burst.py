@@ -1,0 +1,125 @@
+"""Thousands of sessions that end at once, on real Redis and SQLite: they wait in SQL, not in Redis or in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from memory.counters import Counters
+from memory.ingestion import scan
+from memory.ingestion.asked import LanguageModels
+from memory.ingestion.confidential import Confidential
+from memory.ingestion.digesting import Digester
+from memory.ingestion.scan import Queue
+from memory.ingestion.tasks import TaskEngine
+from memory.ingestion.worker import FactsPart, IngestWork, Knowledge
+from memory.limits import INGEST_USERS_MAX
+from memory.providers.summarizer import ExtractiveSummarizer
+from tests.support import redis_server
+from tests.support.archives import entry, new_scope, sqlite_url
+from tests.support.ingesting import DIMENSION, Plant
+from tests.support.knowing import opened
+from tests.support.redis_server import DURABLE, RedisServer
+
+_MB = 1_048_576
+
+
+class Watched(IngestWork):
+    """Notes how many tasks wait whenever somebody looks, and how much memory this process has."""
+
+    depths: list[int]
+    rss: list[int]
+
+    async def look(self, queue: Queue) -> bool:
+        more = await super().look(queue)
+        self.depths.append(await queue.waiting())
+        gc.collect()
+        self.rss.append(psutil.Process().memory_info().rss)
+        return more
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_server.running(*DURABLE) as running:
+        yield running
+
+
+@pytest.fixture
+async def plant(data_dir: Path) -> AsyncIterator[Plant]:
+    async with opened(sqlite_url(data_dir), vectors=f"hashed/{DIMENSION}") as stores:
+        stores.clock.seconds = 86_400.0
+        yield Plant(stores)
+
+
+def working(plant: Plant) -> Watched:
+    async def nothing() -> int:
+        return 0
+
+    async def answers() -> str:
+        return "FalkorDB connected"
+
+    async def opening() -> Knowledge:
+        return Knowledge(plant.ingestor, LanguageModels(lambda: plant.llm), lambda _: None, answers)
+
+    facts = FactsPart(plant.stores.clock, opening, "")
+    scanner = plant.scanner(ready=lambda: facts.ready, tells=lambda: True)
+    digester = Digester(
+        plant.stores.digests,
+        ExtractiveSummarizer(),
+        plant.stores.clock,
+        plant.counters,
+        confidential=Confidential(),
+        idle_s=60.0,
+        teller=lambda: None,
+    )
+    work = Watched(scanner, facts, digester, plant.counters, drain=nothing, settle=nothing)
+    work.depths, work.rss = [], []
+    return work
+
+
+async def burst(plant: Plant, server: RedisServer, *, users: int, sessions: int, within_s: float) -> Watched:
+    """All sessions of all users, ended at the same moment, ingested by one worker."""
+    said: Sequence[str] = ("I live in Leeds.", "I am allergic to peanuts.", "Thank you, bye.")
+    for number in range(users):
+        records = [entry(said[at % 3], session=f"{number}-{at}", minute=at) for at in range(sessions)]
+        await plant.stores.store(new_scope(user_id=f"user {number}"), records)
+    plant.stores.clock.seconds += 61
+    work, stop = working(plant), asyncio.Event()
+    engine = TaskEngine(server.url(), work, Counters(), scan_s=0.5)
+    running = asyncio.create_task(engine.run(stop))
+    try:
+        async with asyncio.timeout(within_s):
+            while (await plant.stores.chunks.counts())["done"] < users * sessions:
+                assert not running.done()
+                await asyncio.sleep(0.2)
+    finally:
+        stop.set()
+        await running
+    return work
+
+
+async def test_a_burst_of_ended_sessions_neither_fills_redis_nor_is_lost(
+    plant: Plant, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "INGEST_SESSIONS_MAX", 20)
+    monkeypatch.setattr(scan, "INGEST_USERS_MAX", 10)
+    work = await burst(plant, server, users=30, sessions=4, within_s=100.0)
+    assert max(work.depths) <= 2 * 10 + 1, "users in ingestion and in digests, and the next look"
+    counts = await plant.stores.chunks.counts()
+    assert (counts["done"], counts["waiting"], counts["uncut"], counts["dead"]) == (120, 0, 0, 0)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_500)
+async def test_ten_thousand_sessions_that_end_at_once_cost_no_memory(plant: Plant, server: RedisServer) -> None:
+    work = await burst(plant, server, users=500, sessions=20, within_s=1_400.0)
+    assert max(work.depths) <= 2 * INGEST_USERS_MAX + 1
+    settled = work.rss[len(work.rss) // 4]
+    assert max(work.rss) - settled < 60 * _MB
+    used = int(server.client().info("memory")["used_memory_peak"])
+    assert used < 64 * _MB

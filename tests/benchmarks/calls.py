@@ -85,20 +85,21 @@ async def _call(livekit: LiveKitServer, number: int) -> None:
 
 
 async def _lost(worker: WorkerProcess, user_id: str) -> int:
-    """How many turns of a user are not in the archive as they were said: missing, twice, or out of order."""
-    wanted = [line for number in range(1, TURNS + 1) for line in (fixed.said(number), fixed.REPLY)]
+    """How many turns of a user are not in the archive as they were said: missing, twice, or out of order.
+
+    On a busy machine sound has gaps, and what was said in one breath may be heard as two turns: more than ``TURNS`` are
+    no fault, as long as each is there.
+    """
     until = time.monotonic() + _ARCHIVED_S
     while True:
-        found = _from_the_first_turn(await _archived(worker, user_id))
-        if len(found) >= len(wanted) or time.monotonic() > until:
-            return max(len(wanted), len(found)) - sum(map(str.__eq__, wanted, found))
+        entries = await _archived(worker, user_id)
+        heard = [entry.content for entry in entries if entry.role == "user"]
+        replies = sum(entry.role == "assistant" and entry.content == fixed.REPLY for entry in entries)
+        wanted = [fixed.said(number) for number in range(1, max(TURNS, len(heard)) + 1)]
+        lost = len(wanted) - sum(map(str.__eq__, wanted, heard)) + max(0, TURNS - replies)
+        if not lost or time.monotonic() > until:
+            return lost
         await asyncio.sleep(0.2)
-
-
-def _from_the_first_turn(entries: Sequence[MemoryEntry]) -> list[str]:
-    """Without the greeting: who types at once hears a part of it, or none."""
-    first = next((place for place, entry in enumerate(entries) if entry.role == "user"), len(entries))
-    return [entry.content for entry in entries[first:]]
 
 
 async def _archived(worker: WorkerProcess, user_id: str) -> list[MemoryEntry]:

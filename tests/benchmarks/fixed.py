@@ -168,5 +168,6 @@ def _new_session(models: Models, **_: Any) -> AgentSession[None]:
     return session
 
 
+samples_of(spoken_words(REPLY))  # numpy loads what this needs at its first use: here, not in every job
 job.build = _build  # type: ignore[attr-defined]
 job.new_session = _new_session  # type: ignore[attr-defined]

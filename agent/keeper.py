@@ -52,6 +52,9 @@ class Keeper:
         self._backend: wiring.Backend | None = None
         self._recall: HostUse | None = None
         self._speech: Any = None
+        self._graph: Callable[[], Awaitable[str]] | None = None
+        self._graph_closers: list[Callable[[], Awaitable[None]]] = []
+        self._placing = asyncio.Lock()
         self._problems: dict[str, str] = {}
         self._watching: list[asyncio.Task[None]] = []
 
@@ -135,10 +138,10 @@ class Keeper:
         if not self._memory.enabled:
             off = State("skipped", "MEMORY_ENABLED is off")
             return {"redis": off, "recall": off, "archive": off, "spool": off, "graphiti": off}
-        redis, recall, archive, spool = await asyncio.gather(
-            self._redis_state(), self._recall_state(), self._archive_state(), self._spool_state()
+        redis, recall, archive, spool, graphiti = await asyncio.gather(
+            self._redis_state(), self._recall_state(), self._archive_state(), self._spool_state(), self._graph_state()
         )
-        return {"redis": redis, "recall": recall, "archive": archive, "spool": spool, "graphiti": self._graph_state()}
+        return {"redis": redis, "recall": recall, "archive": archive, "spool": spool, "graphiti": graphiti}
 
     async def _redis_state(self) -> State:
         where = "the embedded server" if wiring.redis_url(self._memory) is None else "Redis"
@@ -192,10 +195,20 @@ class Keeper:
 
         return await _checked(asked())
 
-    def _graph_state(self) -> State:
-        if not self._memory.graphiti_enabled:
-            return State("skipped", "GRAPHITI_ENABLED is off")
-        return State("skipped", "this worker reads no knowledge graph")
+    async def _graph_state(self) -> State:
+        """Whether FalkorDB is there. Calls don't ask it: their facts come from the archive."""
+        from memory.wiring_ingestion import checker, graph_place, skipped
+
+        if reason := skipped(self._memory):
+            return State("skipped", reason)
+
+        async def asked() -> State:
+            async with self._placing:
+                if self._graph is None:
+                    self._graph = checker(await graph_place(self._memory, self._graph_closers))
+            return State("healthy", await self._graph())
+
+        return await _checked(asked())
 
     async def aclose(self) -> None:
         """Let go of everything; what nobody else uses ends. Idempotent."""
@@ -204,11 +217,13 @@ class Keeper:
         await asyncio.gather(*self._watching, return_exceptions=True)
         if self._recall is not None:
             self._recall.release()
-        for part in (self._speech, self._backend):
-            if part is not None:
-                with contextlib.suppress(Exception):
-                    async with asyncio.timeout(_CLOSE_S):
-                        await part.aclose()
+        closes = [part.aclose for part in (self._speech, self._backend) if part is not None]
+        while self._graph_closers:
+            closes.append(self._graph_closers.pop())
+        for close in closes:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_CLOSE_S):
+                    await close()
 
 
 async def _checked(question: Awaitable[State]) -> State:

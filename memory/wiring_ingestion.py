@@ -256,7 +256,7 @@ async def _open_knowledge(settings: Settings, stores: _Stores, counters: Counter
         confidential=confidential(settings),
         cost_usd=lambda usage: cost_usd(settings.graphiti_llm_model, usage),
     )
-    return Knowledge(Ingestor(tools, stores.clock, counters), llms, tools.cost_usd, _checker(where))
+    return Knowledge(Ingestor(tools, stores.clock, counters), llms, tools.cost_usd, checker(where))
 
 
 def confidential(settings: Settings) -> Confidential:
@@ -333,7 +333,7 @@ async def graph_place(settings: Settings, closers: Closers) -> GraphPlace:
     return GraphPlace(await server.ensure(), None, server.ensure, "the embedded FalkorDB")
 
 
-def _checker(where: GraphPlace) -> Callable[[], Awaitable[str]]:
+def checker(where: GraphPlace) -> Callable[[], Awaitable[str]]:
     """Asks whether the graph's server answers, on a connection of its own."""
 
     async def check() -> str:

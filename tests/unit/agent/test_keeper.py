@@ -47,8 +47,9 @@ async def test_store_and_recall_are_there_before_any_call(require: Callable[...,
             "recall": "healthy",
             "archive": "healthy",
             "spool": "healthy",
-            "graphiti": "skipped",
+            "graphiti": "healthy",
         }
+        assert states["graphiti"].message == "FalkorDB connected"
         assert states["redis"].details == {"durability": []}
         assert states["archive"].details == {"pending_users": 0, "oldest_age_s": 0.0}
         assert states["spool"].details == {"files": 0, "bytes": 0}
@@ -103,6 +104,21 @@ async def test_without_memory_there_is_nothing_to_keep(monkeypatch: pytest.Monke
     async with asyncio.timeout(5), keeping() as keeper:
         assert {state.status for state in (await keeper.states()).values()} == {"skipped"}
         assert not await answers(recall_host(load().memory).socket)
+
+
+async def test_a_graph_that_is_away_is_named_and_costs_no_more_than_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FALKORDB_HOST", "127.0.0.1")
+    monkeypatch.setenv("FALKORDB_PORT", "1")
+    async with keeping() as keeper:
+        state = (await keeper.states())["graphiti"]
+        assert state.status == "unhealthy"
+        assert state.message
+
+
+async def test_without_an_llm_the_graph_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    state = (await Keeper(load()).states())["graphiti"]
+    assert (state.status, "OPENAI_API_KEY" in state.message) == ("skipped", True)
 
 
 async def test_the_graphs_switch_shows(monkeypatch: pytest.MonkeyPatch) -> None:

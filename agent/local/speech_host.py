@@ -208,7 +208,9 @@ async def _unless_gone(reader: asyncio.StreamReader, work: Coroutine[Any, Any, T
 def spec(data_dir: Path, *, idle_s: float | None = None) -> HostSpec:
     """How the host of ``data_dir`` is found and started. ``idle_s``: see ``main``."""
     words = () if idle_s is None else ("--idle-s", f"{idle_s:g}")
-    return HostSpec.module("speech", data_dir, "agent.local.speech_host", *words)
+    # Models keep to the threads they are given: more of them only wait for each other, at twice the cost.
+    env = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return HostSpec.module("speech", data_dir, "agent.local.speech_host", *words, env=env)
 
 
 def run(data_dir: Path, *, idle_s: float = HOST_IDLE_S) -> int:

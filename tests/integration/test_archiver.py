@@ -22,7 +22,7 @@ from tests.support.archives import entry, event, new_scope, sqlite_url
 
 ROOT = Path(__file__).parents[2]
 KILLS = 40
-STEPS_MAX = 90  # enough for opening a new database and moving three users twice
+STEPS_MAX = 260  # enough for opening a new database (about 120) and moving three users twice
 
 
 @pytest.fixture

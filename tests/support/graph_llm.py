@@ -98,18 +98,25 @@ _REASONS = {
 }
 
 
+class Calls(dict[str, int]):
+    """0 for what was never asked; unlike a Counter, ``asdict`` copies it."""
+
+    def __missing__(self, shape: str) -> int:
+        return 0
+
+
 @dataclass(slots=True)
 class Stats:
     """What was asked so far. ``calls`` by shape, "embeddings" among them; refused ones count as well."""
 
-    calls: dict[str, int] = field(default_factory=dict)
+    calls: Calls = field(default_factory=Calls)
     answered: int = 0
     texts: int = 0  # embedded
     input_tokens: int = 0
     output_tokens: int = 0
 
     def count(self, shape: str) -> None:
-        self.calls[shape] = self.calls.get(shape, 0) + 1
+        self.calls[shape] += 1
 
     @property
     def llm_calls(self) -> int:

@@ -305,8 +305,6 @@ class AttachedMemory:
             return
         for record in records:
             self._recorder.record(record)
-        if item.role == "assistant" and self._opening is not None:
-            self._opening.read_ahead()
 
     def _reply(self, item: llm.ChatMessage, speech: Speech | None) -> list[Record]:
         return self._turns.assistant(

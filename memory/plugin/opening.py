@@ -13,11 +13,9 @@ from memory.clock import Clock
 from memory.counters import Counters
 from memory.errors import VoiceMemoryError
 from memory.identity import Assurance
-from memory.limits import DURABLE_WAIT_S
 from memory.models import Scope
 from memory.plugin.caller import Caller
 from memory.plugin.recall import RecallGate
-from memory.ports import Retriever
 from memory.recorder import Recorder
 from memory.replay import replay_left
 from memory.retrieval.prefetch import Prefetcher
@@ -90,18 +88,6 @@ class Opening:
     async def begun(self) -> None:
         """Return once the session is recorded, or never will be."""
         await asyncio.wait((self._task,))
-
-    def read_ahead(self) -> None:
-        """A reply has ended: let the recall host read what was said now, not in the next turn's time."""
-        backend, caller = self._backend, self.caller
-        if self._prefetcher is None or backend is None or backend.retriever is None or caller is None:
-            return
-        if self._warming is None or self._warming.done():
-            self._warming = asyncio.create_task(self._read(backend.retriever, caller.scope), name="memory.read_ahead")
-
-    async def _read(self, retriever: Retriever, scope: Scope) -> None:
-        await self._recorder.durable(DURABLE_WAIT_S)
-        await retriever.warm(scope)
 
     async def stop(self) -> None:
         """Stop looking; what is open stays open."""

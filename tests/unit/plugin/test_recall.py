@@ -331,15 +331,6 @@ async def test_an_anonymous_caller_is_recorded_and_recalls_nothing() -> None:
         assert (await made.entries())[1].degradations == ()
 
 
-async def test_what_was_said_is_read_ahead_after_each_reply() -> None:
-    async with call() as made:
-        await eventually(lambda: made.retriever.warmed, "the warming")
-        for replies in (1, 2):
-            await made.type("My cat is called Biscuit.")
-            await eventually(lambda replies=replies: len(made.retriever.warmed) == 1 + replies, "the reading ahead")  # type: ignore[misc]
-        assert set(made.retriever.warmed) == {made.memory.scope}
-
-
 async def test_the_user_is_warmed_up_at_the_start() -> None:
     async with call(retriever=remembering()) as made:
         await eventually(lambda: made.retriever.warmed, "the warming")

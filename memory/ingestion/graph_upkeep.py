@@ -29,7 +29,7 @@ Graphs = Callable[[str], Awaitable[GraphStore]]
 async def restore_graph(
     scope: Scope, notes: GraphNotes, graphs: Graphs, *, noted: bool = False, to_be_saved: bool = False
 ) -> int:
-    """Make the user's graph what SQL knows; where nothing is known, there is none. Returns the version it is of.
+    """Make the user's graph what SQL knows; where no fact is known, there is none. Returns the version it is of.
 
     ``noted``: the caller has it noted already, and settles that. ``to_be_saved``: a patch comes next, which needs a
     graph of SQL's version even where nothing is known yet.
@@ -42,7 +42,7 @@ async def restore_graph(
     for _ in range(_TRIES):
         graph = await graphs(await notes.vectors(scope))
         version, known = await notes.read(scope)
-        if known.episodes or to_be_saved:
+        if known.facts or to_be_saved:
             await graph.restore(scope, known, version=version)
         else:
             await graph.delete(scope)
@@ -58,7 +58,7 @@ async def is_current(scope: Scope, notes: GraphNotes, graphs: Graphs) -> bool:
     vectors = await notes.vectors(scope)
     state = await (await graphs(vectors)).state(scope)
     if state is None:
-        return not (await notes.read(scope))[1].episodes
+        return not (await notes.read(scope))[1].facts
     return bool(vectors) and state.model == vectors and state.version == await notes.version(scope)
 
 

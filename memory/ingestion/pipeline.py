@@ -45,7 +45,7 @@ from memory.ingestion.planning import Plan, episode, plan
 from memory.ingestion.resolution import Verdict, resolve
 from memory.ingestion.telling import place_of
 from memory.ingestion.tools import Outcome, Tools
-from memory.knowledge import Chunk, Patch, TurnPart
+from memory.knowledge import USER_ENTITY_KEY, Chunk, Patch, TurnPart
 from memory.knowledge_ports import (
     GraphMatches,
     GraphStore,
@@ -263,19 +263,26 @@ class Ingestor:
         Raises:
             GraphStale: somebody else changes the graph all the time.
         """
+        shown = await self._is_shown(work.scope, patch)
+
+        async def project(version: int) -> None:
+            if shown:
+                await self._graph.save(work.scope, patch, version=version, expected=version - 1)
+
         for _ in range(_RESTORES_MAX):
             try:
-                return await self._tools.knowledge.commit(
-                    work.chunk, patch, lambda version: self._project(work.scope, patch, version)
-                )
+                return await self._tools.knowledge.commit(work.chunk, patch, project)
             except GraphStale:
                 await self._restore(work)
-        return await self._tools.knowledge.commit(
-            work.chunk, patch, lambda version: self._project(work.scope, patch, version)
-        )
+        return await self._tools.knowledge.commit(work.chunk, patch, project)
 
-    async def _project(self, scope: Scope, patch: Patch, version: int) -> None:
-        await self._graph.save(scope, patch, version=version, expected=version - 1)
+    async def _is_shown(self, scope: Scope, patch: Patch) -> bool:
+        """Whether the graph is to show the patch: a stranger of whom nothing is known costs none. The first fact finds
+        it missing, and has it made with all that was said before."""
+        if patch.facts or patch.wordings or patch.changed:
+            return True
+        related = await self._tools.knowledge.related(scope, keys=(USER_ENTITY_KEY,), entity_ids=(), fact_ids=())
+        return bool(related.entities)
 
     async def _restore(self, work: _Work) -> None:
         async def graphs(_: str) -> GraphStore:
@@ -284,7 +291,7 @@ class Ingestor:
         # Noted first: an erasure that comes while the graph is written is not overwritten for good.
         await restore_graph(work.scope, self._tools.knowledge, graphs, to_be_saved=True)
         self.counters.add("ingest.restored")
-        logger.warning("The graph of user %d was not what SQL knows; it was restored from there.", work.chunk.user)
+        logger.info("The graph of user %d was not what SQL knows; it was restored from there.", work.chunk.user)
 
     async def _announce(self, scope: Scope, version: int) -> None:
         try:

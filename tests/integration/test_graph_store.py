@@ -349,7 +349,7 @@ async def test_bad_input_users_of_any_name_have_a_graph_each(
 async def test_L25_reads_of_strangers_make_no_graph(store: FalkorGraphStore, server: RedisServer) -> None:
     before = graphs(server)
     probes = [FactProbe("hello", vector("hello"))]
-    for _ in range(300):
+    for _ in range(1_000):
         scope = new_scope()
         assert await store.state(scope) is None
         assert (await store.matches(scope, entities=[], facts=probes, limit=5)).facts == ((),)

@@ -57,6 +57,23 @@ async def heard(plant: Plant, scope: Scope, *texts: str, start: int = 1, session
     return await plant.said(scope, records, start=start)
 
 
+@pytest.mark.case("L25")
+async def test_L25_a_call_that_says_nothing_makes_no_graph_until_there_is_a_fact(plant: Plant, scope: Scope) -> None:
+    greeting = entry("Hello, how can I help?", role="assistant", minute=0)
+    user = await plant.said(scope, [greeting, entry("mm-hm", minute=1)])
+    assert await plant.ingest_all(user) == [Outcome.DONE]
+    assert plant.llm.usage.calls == 0
+    assert scope not in plant.graph.graphs
+    await heard(plant, scope, *SAID, start=10, session="s2")
+    assert await plant.ingest_all(user) == [Outcome.DONE]
+    assert await plant.facts(scope) == FACTS
+    await plant.assert_projected(scope)
+    later = [entry("Thank you.", session="s3", minute=30)]
+    await plant.said(scope, later, start=30)
+    assert await plant.ingest_all(user) == [Outcome.DONE]
+    await plant.assert_projected(scope)
+
+
 async def test_the_extraction_of_each_chunk_brings_its_part_of_the_digest_along(plant: Plant, scope: Scope) -> None:
     records = [entry(f"My order {number} is late.", minute=number) for number in range(1, 9)]
     user = await plant.said(scope, records, tokens=40)

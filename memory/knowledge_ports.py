@@ -205,6 +205,10 @@ class DigestStore(Protocol):
         """Keep, or replace an older one; False if the session is gone."""
         ...
 
+    async def digest(self, ref: SessionRef) -> SessionDigest | None:
+        """The session's own; ``None``: none was made yet."""
+        ...
+
     async def digests(self, scope: Scope, *, limit: int) -> list[SessionDigest]:
         """Newest first."""
         ...

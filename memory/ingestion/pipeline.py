@@ -68,7 +68,6 @@ logger = logging.getLogger(__name__)
 
 _RESTORES_MAX = 2  # of the graph in one commit: a second one is for a writer that came in between
 _JITTER = 0.25
-_DIGESTS_MAX = 20  # newest sessions of a user among which that of a chunk is looked for
 _OPERATOR_S = 4 * BREAKER_OPEN_S  # what somebody has to mend is looked at again so soon
 
 
@@ -307,11 +306,11 @@ class Ingestor:
         if extraction is None or not work.turns:
             return
         try:
-            known = await self._tools.digests.digests(work.scope, limit=_DIGESTS_MAX)
-            earlier = next((digest for digest in known if digest.session_id == work.chunk.session_id), None)
+            session = SessionRef(work.chunk.user, work.chunk.session_id)
+            earlier = await self._tools.digests.digest(session)
             digest = noted(earlier, work.chunk, work.turns, extraction, work.llm.name)
             if digest is not None:
-                await self._tools.digests.put(SessionRef(work.chunk.user, work.chunk.session_id), digest)
+                await self._tools.digests.put(session, digest)
         except (StoreUnavailable, StoreFault) as error:
             logger.info("A session of user %d is digested later: %s", work.chunk.user, error)
 

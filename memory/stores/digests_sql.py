@@ -63,15 +63,21 @@ class SqlDigestStore:
         through = {"digested": digest.through_cursor}
         await connection.execute(sa.update(conversations).where(conversations.c.id == conversation).values(**through))
 
+    async def digest(self, ref: SessionRef) -> SessionDigest | None:
+        this = (session_digests.c.user_id == ref.user, conversations.c.session_id == ref.session_id)
+        async with self._database.reading() as connection:
+            row = (await connection.execute(_DIGESTS.where(*this))).one_or_none()
+        return None if row is None else _digest_of(row)
+
     async def digests(self, scope: Scope, *, limit: int) -> list[SessionDigest]:
         at = session_digests.c
         async with self._database.reading() as connection:
             user = await self._users.number(connection, scope)
-            query = sa.select(session_digests, conversations.c.session_id).join(conversations)
-            newest = query.where(at.user_id == user).order_by(at.last_at.desc(), at.conversation_id.desc())
+            newest = _DIGESTS.where(at.user_id == user).order_by(at.last_at.desc(), at.conversation_id.desc())
             return [_digest_of(row) for row in await connection.execute(newest.limit(limit))]
 
 
+_DIGESTS = sa.select(session_digests, conversations.c.session_id).join(conversations)
 _COLUMNS = ("summary", "made_by", "through_cursor", "first_at", "last_at")
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,30 +11,8 @@ from memory.knowledge import SessionDigest
 from memory.knowledge_ports import ArchivedEntry, SessionRef
 from memory.models import Scope
 from memory.ports import Selection
-from tests.support import archives
 from tests.support.archives import entry, event, new_scope, position, turns
-from tests.support.knowing import Stores, emptied, opened
-
-
-@pytest.fixture(scope="module")
-def shared_postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with archives.fresh_database(archives.postgres_server_url(request)) as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def stores(request: pytest.FixtureRequest, data_dir: Path) -> AsyncIterator[Stores]:
-    sqlite = request.param == "sqlite"
-    url = archives.sqlite_url(data_dir) if sqlite else request.getfixturevalue("shared_postgres_url")
-    async with opened(url) as found:
-        if not sqlite:
-            await emptied(found.archive)
-        yield found
-
-
-@pytest.fixture
-def scope() -> Scope:
-    return new_scope()
+from tests.support.knowing import Stores
 
 
 def digest_of(entries: list[ArchivedEntry], summary: str = "a talk", **fields: Any) -> SessionDigest:
@@ -83,6 +59,9 @@ async def test_what_is_put_is_given_back_newest_first(stores: Stores, scope: Sco
     assert await stores.digests.digests(scope, limit=9) == kept[::-1]
     assert await stores.digests.digests(scope, limit=2) == kept[:0:-1]
     assert await stores.digests.digests(new_scope(), limit=9) == []
+    assert [await stores.digests.digest(SessionRef(ref.user, session)) for session in "abc"] == kept
+    assert await stores.digests.digest(SessionRef(ref.user, "d")) is None
+    assert await stores.digests.digest(SessionRef(ref.user + 1, "a")) is None
 
 
 async def test_a_digest_that_reaches_further_replaces_and_an_older_one_does_not(stores: Stores, scope: Scope) -> None:

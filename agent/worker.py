@@ -27,6 +27,7 @@ from agent.private import keep_logs_private, keep_traces_private
 from agent.rescue import Rescuer, lost, open_api
 from agent.settings import AgentSettings, Configuration
 from memory.errors import SettingsError
+from memory.limits import ONE_THREAD
 
 logger = logging.getLogger("agent")
 
@@ -35,8 +36,6 @@ IDLE_PROCESSES_MAX = 4
 CLOSE_S_MAX = 10.0
 FULL_LOAD = 0.7  # what livekit-server takes for full: a worker that says more is sent nothing, whatever its own limit
 PRELOADED = ["agent.preload"]
-# A job has nothing to calculate with several threads, and its processes are forked from one that should have none.
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Worker(AgentServer):
@@ -82,8 +81,9 @@ class Worker(AgentServer):
     async def run(self, *, devmode: bool = False, unregistered: bool = False) -> None:
         """Run until it is told to end. See ``AgentServer.run``."""
         self._running = asyncio.current_task()
-        for name in _ONE_THREAD:
-            os.environ.setdefault(name, "1")
+        # A job has nothing to calculate with several threads, and is forked from a process that should have none.
+        for name, threads in ONE_THREAD.items():
+            os.environ.setdefault(name, threads)
         keep_logs_private()
         keep_traces_private()
         try:

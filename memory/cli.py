@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from memory.errors import VoiceMemoryError
+from memory.limits import ONE_THREAD
 from memory.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from memory.hosting import HostRole
-
-# One thread for each model and matrix product: on a machine full of calls more of them only wait for each other.
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # Indexing and the embedder's threads must not keep the event loop waiting: Python's own 5 ms are a recall's whole time.
 _SWITCH_S = 0.0005
@@ -31,8 +29,8 @@ _SWITCH_S = 0.0005
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the process's exit code. Faults of input or installation are told in one line."""
-    for name in _THREADS:  # before anything imports numpy
-        os.environ.setdefault(name, "1")
+    for name, threads in ONE_THREAD.items():  # before anything imports numpy
+        os.environ.setdefault(name, threads)
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("memory").setLevel(arguments.log_level)

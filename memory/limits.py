@@ -126,7 +126,6 @@ RELATED_FACTS_MAX = 2_000
 FACTS_PER_CHUNK_MAX = 100
 FACT_CHARS_MAX = 1_000
 ENTITY_NAME_CHARS_MAX = 200
-FACTS_READ_MAX = 2_000  # in one read of changes
 FACTS_MAX = 50_000  # of one user, in memory
 FACTS_CHECK_S = 30.0  # between looks for facts of users now talking that nobody has announced
 FACTS_RETRY_S_MAX = 15.0  # between attempts to read them while SQL is away
@@ -134,6 +133,9 @@ RECALL_FACTS = 6  # in one recall, besides the passages
 PROFILE_LIMIT = 20  # facts of the profile at session start
 PROFILE_BUDGET_MS = 1_000.0
 KEY_MOMENTS_MAX = 5
+
+# Variables by which libraries are told their threads: on a machine full of calls more of them only wait for each other.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 BLOCK_TOKENS_DEFAULT = 600
 CONTEXT_TOKENS_DEFAULT = 4_000

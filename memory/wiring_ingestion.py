@@ -324,11 +324,10 @@ async def graph_place(settings: Settings, closers: Closers) -> GraphPlace:
     Raises:
         EmbeddedServerUnavailable: it can't run here; FALKORDB_HOST can name another.
     """
-    if settings.falkordb_host:
-        secret = settings.falkordb_password
-        host = f"[{settings.falkordb_host}]" if ":" in settings.falkordb_host else settings.falkordb_host
-        url = f"redis://{host}:{settings.falkordb_port}"
-        return GraphPlace(url, secret.get_secret_value() if secret else None, None, "FalkorDB")
+    from memory.stores.graph.opening import graph_password, graph_url
+
+    if (url := graph_url(settings)) is not None:
+        return GraphPlace(url, graph_password(settings), None, "FalkorDB")
     server = _embedded_server(settings, closers)
     return GraphPlace(await server.ensure(), None, server.ensure, "the embedded FalkorDB")
 

@@ -29,7 +29,7 @@ from agent.local.models import LocalSpeechUnavailable, Speech, SpeechToText, Tex
 from memory.datadir import _resolve_data_dir, prepare
 from memory.errors import VoiceMemoryError
 from memory.hosting import HostRole, HostSpec, serving
-from memory.limits import HOST_IDLE_S
+from memory.limits import HOST_IDLE_S, ONE_THREAD
 
 QUEUE_MAX = 32  # requests of one kind that wait for a thread
 TIMEOUT_S_MAX = 120.0
@@ -208,9 +208,7 @@ async def _unless_gone(reader: asyncio.StreamReader, work: Coroutine[Any, Any, T
 def spec(data_dir: Path, *, idle_s: float | None = None) -> HostSpec:
     """How the host of ``data_dir`` is found and started. ``idle_s``: see ``main``."""
     words = () if idle_s is None else ("--idle-s", f"{idle_s:g}")
-    # Models keep to the threads they are given: more of them only wait for each other, at twice the cost.
-    env = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return HostSpec.module("speech", data_dir, "agent.local.speech_host", *words, env=env)
+    return HostSpec.module("speech", data_dir, "agent.local.speech_host", *words, env=ONE_THREAD)
 
 
 def run(data_dir: Path, *, idle_s: float = HOST_IDLE_S) -> int:

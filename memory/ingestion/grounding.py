@@ -46,9 +46,6 @@ _RELATIVE = lexicon.whole(
     "today tonight tomorrow yesterday week weekend month next last heute morgen gestern ubermorgen woche monat hoy"
     " manana ayer semana mes aujourd'hui demain hier semaine mois غدا امس اليوم القادم kal aaj parso hafte"
 )
-_DAY_OF_MONTH = re.compile(
-    rf"\b\d\d?(?:st|nd|rd|th|\.)? (?:of |de )?(?:{_MONTHS})\b|\b(?:{_MONTHS}) \d\d?\b", re.IGNORECASE
-)
 _NUMBERS_MAX = 50  # of one fact that are looked at
 # All nouns of a German sentence are capitalised: there, capitals tell no names.
 _GERMAN = lexicon.whole("ist hat der die das den dem und einen eine am im nicht fur mit bei wohnt heisst mochte")

@@ -63,7 +63,6 @@ _KIN = (
     " grand-mere grand-pere enfants bhai behen behan maa pita pati patni biwi shauhar beta beti dost walid walida"
     " ammi abbu"
 )
-KIN = whole(_KIN)
 KIN_WORDS = words(_KIN) | words("اخي اختي امي ابي والدي والدتي زوجتي زوجي ابني ابنتي صديقي صديقتي")
 KIN_SUBJECT = any_of(
     rf"""
@@ -273,4 +272,3 @@ EMPTY_NAMES = words(
     "none unknown null n/a na nothing it this that something someone entity object - ? yes no true false"
 )
 MASKS = re.compile(r"\[(?:card number|redacted|pin|password|code|masked)[^\]]*\]|\*{4,}", re.IGNORECASE)
-SECRETS = whole("password passwords passwort kennwort contrasena passcode pin cvv cvc otp iban")

@@ -129,7 +129,7 @@ class RedisLink:
                 try:
                     return await self._attempt(call)
                 except (driver.ConnectionError, OSError) as error:
-                    if isinstance(_root(error), driver.AuthenticationError | TimeoutError):
+                    if isinstance(root(error), driver.AuthenticationError | TimeoutError):
                         raise
                     if self._on_lost is not None:
                         await self._on_lost()
@@ -140,14 +140,19 @@ class RedisLink:
             raise StoreUnavailable(str(error)) from None
 
     async def _attempt(self, call: Callable[[Redis], Awaitable[_T]]) -> _T:
-        task = asyncio.current_task()
-        cancels = task.cancelling() if task else 0
         async with asyncio.timeout(STORE_TIMEOUT_S), self._slots:
-            answer = await call(self._client)
-            if task and task.cancelling() > cancels:
-                # The driver waits with asyncio.wait_for, which until Python 3.12 can lose a cancellation.
-                raise asyncio.CancelledError
-            return answer
+            return await heeding_cancellation(call(self._client))
+
+
+async def heeding_cancellation(call: Awaitable[_T]) -> _T:
+    """What the driver answers, unless the task was cancelled meanwhile: the driver waits with asyncio.wait_for, which
+    until Python 3.12 can lose a cancellation."""
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task else 0
+    answer = await call
+    if task and task.cancelling() > cancels:
+        raise asyncio.CancelledError
+    return answer
 
 
 async def _execute(client: Redis, *command: str | int | bytes) -> Any:
@@ -168,7 +173,7 @@ async def _pipelined(client: Redis, commands: Sequence[Command]) -> list[Any]:
     return answers
 
 
-_MENDS_ITSELF = {
+MENDS_ITSELF = {
     "OOM": "is full (maxmemory). Raise maxmemory; keys of the memory must not be evicted (noeviction)",
     "READONLY": "is a read-only replica. Point REDIS_URL at the primary",
     "MISCONF": "can't write to its disk. Free space there",
@@ -179,7 +184,7 @@ _MENDS_ITSELF = {
     "CLUSTERDOWN": "is a cluster that is down",
     "TRYAGAIN": "is moving data",
 }
-_CODES: tuple[tuple[type[driver.RedisError], str], ...] = (
+CODES: tuple[tuple[type[driver.RedisError], str], ...] = (
     (driver.OutOfMemoryError, "OOM"),
     (driver.ReadOnlyError, "READONLY"),
     (driver.BusyLoadingError, "LOADING"),
@@ -199,10 +204,10 @@ def translate(error: Exception) -> StoreUnavailable | StoreFault:
 
     The driver's own text is left out: it can quote keys and arguments.
     """
-    error = _root(error)
+    error = root(error)
     code = _code(error)
-    if code in _MENDS_ITSELF:
-        return StoreUnavailable(f"Redis {_MENDS_ITSELF[code]}.")
+    if code in MENDS_ITSELF:
+        return StoreUnavailable(f"Redis {MENDS_ITSELF[code]}.")
     if isinstance(error, driver.AuthenticationError):
         return StoreFault("Redis refuses the credentials. Check REDIS_URL, or REDIS_PASSWORD.")
     if isinstance(error, driver.NoPermissionError | driver.AuthorizationError):
@@ -220,7 +225,8 @@ def translate(error: Exception) -> StoreUnavailable | StoreFault:
     return StoreFault(f"Redis answered with an error that trying again won't mend ({code or type(error).__name__}).")
 
 
-def _root(error: Exception) -> Exception:
+def root(error: Exception) -> Exception:
+    """What is behind a driver's error."""
     # What the server refuses while a connection is being made, the driver calls a ConnectionError.
     cause = error.__cause__
     return cause if type(error) is driver.ConnectionError and isinstance(cause, driver.RedisError) else error
@@ -234,7 +240,7 @@ def _distrusts(error: BaseException | None) -> bool:
 
 
 def _code(error: Exception) -> str:
-    for kind, code in _CODES:
+    for kind, code in CODES:
         if isinstance(error, kind):
             return code
     text = str(error)

@@ -24,14 +24,13 @@ position and epoch are what other processes tell an erasure by, and all that it 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
-from memory.errors import NotTheWriter, SessionOwnership, StoreFault, StoreUnavailable, VoiceMemoryError
+from memory.errors import NotTheWriter, SessionOwnership, VoiceMemoryError
 from memory.identity import group_id
 from memory.limits import (
     LOG_READ_BYTES_MAX,
@@ -46,6 +45,7 @@ from memory.models import MemoryEntry, MemoryEvent, Record, Scope, record_from_d
 from memory.ports import Appended, DamagedRecord, LogRecord, LogSlice, Selection, SessionState
 from memory.stores import durability, scripts
 from memory.stores.connection import Command, Recovery, RedisLink, Script, ScriptCall
+from memory.stores.rewriting import Rewriting
 from memory.stores.rules import POSITION_CHARS, detected_switch, language_of, mode_of
 
 _CLAIM = Script.of(scripts.CLAIM)
@@ -64,9 +64,6 @@ _OWNER_DROP = Script.of(scripts.OWNER_DROP)
 _TRIM_CHUNK = 1_000  # records removed by one call; Redis does nothing else meanwhile
 _ERASE_CHUNK_RECORDS = 200
 _READ_CHUNK = 8  # records that a script looks at in one go
-_REWRITE_RETRY_S = 0.2
-_REWRITE_TRIES = 250
-_CLOSE_S = 2.0
 _EPOCH_START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -125,8 +122,7 @@ class RedisSessionStore:
 
     def __init__(self, link: RedisLink) -> None:
         self._link = link
-        self._rewrites_wanted = 0
-        self._rewriting: asyncio.Task[None] | None = None
+        self._rewriting = Rewriting(self._command)
 
     @classmethod
     async def connect(cls, url: str, *, on_lost: Recovery | None = None) -> Self:
@@ -141,12 +137,11 @@ class RedisSessionStore:
 
     async def aclose(self) -> None:
         """Close the connections; an AOF rewrite that is still wanted is waited for, for a moment. Idempotent."""
-        if self._rewriting is not None:
-            await asyncio.wait([self._rewriting], timeout=_CLOSE_S)
-            self._rewriting.cancel()
-            await asyncio.gather(self._rewriting, return_exceptions=True)
-            self._rewriting = None
+        await self._rewriting.aclose()
         await self._link.aclose()
+
+    async def _command(self, *command: str) -> Any:
+        return (await self._link.commands([command]))[0]
 
     async def durability(self) -> list[str]:
         """See ``durability.check``."""
@@ -253,7 +248,7 @@ class RedisSessionStore:
         for each in sessions:
             gone |= await self._erase_session(scope, keys, each, selection, through)
         await self._link.script(_ERASE_FINISH, keys.log, (keys.user, scope.kind, SESSION_TTL_S, selection.what))
-        await self._rewrite_soon()
+        await self._rewriting.soon()
         return len(gone)
 
     async def _erase_session(
@@ -300,39 +295,6 @@ class RedisSessionStore:
             (_SESSION_READ, names, (session, SESSION_TTL_S, limit)), _keep_owner(session, scope, take=False)
         )
         return [item.record for item in map(_parse, members) if isinstance(item, LogRecord)]
-
-    async def _rewrite_soon(self) -> None:
-        """Have the append-only file rewritten without what was erased; in the background if one is running now."""
-        self._rewrites_wanted += 1
-        if self._rewriting is None or self._rewriting.done():
-            if await self._rewrite_started():
-                self._rewrites_wanted = 0
-            else:
-                self._rewriting = asyncio.create_task(self._keep_rewriting())
-
-    async def _keep_rewriting(self) -> None:
-        for _ in range(_REWRITE_TRIES):
-            await asyncio.sleep(_REWRITE_RETRY_S)
-            wanted = self._rewrites_wanted
-            if await self._rewrite_started():
-                self._rewrites_wanted -= wanted
-            if self._rewrites_wanted == 0:
-                return
-
-    async def _rewrite_started(self) -> bool:
-        """True: one began after this call (or will), or this Redis has nothing to rewrite or does not let us."""
-        try:
-            info = (await self._link.commands([("INFO", "persistence")]))[0]
-            if not info.get("aof_enabled"):
-                return True
-            if info.get("aof_rewrite_in_progress"):
-                return False  # it began before, and may still write out what is now erased
-            await self._link.commands([("BGREWRITEAOF",)])
-        except StoreFault:
-            return True
-        except StoreUnavailable:
-            return False
-        return True
 
 
 def _fields(record: Record) -> Command:

@@ -1,4 +1,4 @@
-"""The backends of the session store's contract: in memory, and on real Redis servers. Each test runs on all."""
+"""The backends of each contract: in memory, and on real servers. Each test runs on all of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 from redis.asyncio import Redis
 
+from memory.models import Scope
 from memory.stores.embedded import EmbeddedServer
 from memory.stores.redis import RedisSessionStore
-from tests.support import redis_server
+from tests.support import archives, redis_server
+from tests.support.knowing import Stores, emptied, opened
 from tests.support.session_worlds import InMemoryWorld, RedisWorld, Store, World
 
 
@@ -73,3 +75,33 @@ async def world(urls: Urls | None) -> AsyncIterator[World]:
 @pytest.fixture
 def session_store(world: World) -> Store:
     return world.store
+
+
+# -- archive, chunks, knowledge, digests
+
+
+@pytest.fixture(scope="module")
+def shared_postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database for all tests of a module."""
+    with archives.fresh_database(archives.postgres_server_url(request)) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, data_dir: Path) -> str:
+    shared: str = "" if request.param == "sqlite" else request.getfixturevalue("shared_postgres_url")
+    return shared or archives.sqlite_url(data_dir)
+
+
+@pytest.fixture
+async def stores(url: str) -> AsyncIterator[Stores]:
+    async with opened(url) as found:
+        if "postgres" in url:
+            await emptied(found.archive)
+        yield found
+
+
+@pytest.fixture
+def scope() -> Scope:
+    """A user that no other test has."""
+    return archives.new_scope()

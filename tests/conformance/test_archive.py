@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,12 +29,6 @@ class Archive(ArchiveStore, Erasable, DeadLetters, SessionList, SettingsPort, Pr
     """All that an archive can do."""
 
 
-@pytest.fixture(scope="module")
-def shared_postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with archives.fresh_database(archives.postgres_server_url(request)) as url:
-        yield url
-
-
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def archive(request: pytest.FixtureRequest, data_dir: Path) -> AsyncIterator[Archive]:
     if request.param == "memory":
@@ -44,11 +38,6 @@ async def archive(request: pytest.FixtureRequest, data_dir: Path) -> AsyncIterat
     opened = await SqlArchive.open(url)
     yield opened
     await opened.aclose()
-
-
-@pytest.fixture
-def scope() -> Scope:
-    return new_scope()
 
 
 async def contents(archive: Archive, scope: Scope) -> list[str]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,28 +22,7 @@ from memory.stores.schema import UNCUT, UNDIGESTED, conversation_entries, conver
 from tests.support import archives
 from tests.support.archives import entry, event, new_scope, position, turns
 from tests.support.ingestion import START
-from tests.support.knowing import LATER, Stores, by_turns, emptied, learnt, opened, unprojected
-
-
-@pytest.fixture(scope="module")
-def shared_postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with archives.fresh_database(archives.postgres_server_url(request)) as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def stores(request: pytest.FixtureRequest, data_dir: Path) -> AsyncIterator[Stores]:
-    sqlite = request.param == "sqlite"
-    url = archives.sqlite_url(data_dir) if sqlite else request.getfixturevalue("shared_postgres_url")
-    async with opened(url) as found:
-        if not sqlite:
-            await emptied(found.archive)
-        yield found
-
-
-@pytest.fixture
-def scope() -> Scope:
-    return new_scope()
+from tests.support.knowing import LATER, Stores, by_turns, learnt, unprojected
 
 
 async def quiet(stores: Stores, *, limit: int = 100, before_s: float = 60) -> list[SessionRef]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +18,11 @@ from memory.knowledge import Chunk, Knowledge, KnownFact, Patch
 from memory.models import Fact, Scope, Source
 from memory.ports import Selection
 from memory.stores import erasing, knowledge_sql
-from tests.support import archives
 from tests.support.archives import entry, new_scope, position, turns
 from tests.support.ingestion import START
 from tests.support.knowing import (
     USER,
     Stores,
-    emptied,
     entity,
     episode,
     known_fact,
@@ -36,31 +32,6 @@ from tests.support.knowing import (
     utc,
     worded,
 )
-
-
-@pytest.fixture(scope="module")
-def shared_postgres_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    with archives.fresh_database(archives.postgres_server_url(request)) as url:
-        yield url
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, data_dir: Path) -> str:
-    shared: str = "" if request.param == "sqlite" else request.getfixturevalue("shared_postgres_url")
-    return shared or archives.sqlite_url(data_dir)
-
-
-@pytest.fixture
-async def stores(url: str) -> AsyncIterator[Stores]:
-    async with opened(url) as found:
-        if "postgres" in url:
-            await emptied(found.archive)
-        yield found
-
-
-@pytest.fixture
-def scope() -> Scope:
-    return new_scope()
 
 
 async def chunks_of(stores: Stores, scope: Scope, count: int) -> list[Chunk]:

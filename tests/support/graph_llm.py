@@ -19,7 +19,6 @@ import itertools
 import json
 import re
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -30,6 +29,7 @@ from numpy.typing import NDArray
 
 from memory.retrieval.text import stems
 from tests.support.graph_answers import TOO_LONG_CHARS, Twist, answer
+from tests.support.threads import on_a_thread
 
 Endpoint = Literal["chat", "embeddings"]
 
@@ -313,21 +313,8 @@ def _refusal(status: int, retry_after: str = "") -> web.Response:
 def serving(**options: Any) -> Iterator[GraphLLM]:
     """A ``GraphLLM`` on a thread of its own."""
     llm = GraphLLM(**options)
-    started, stop = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with llm:
-            started.set()
-            await asyncio.to_thread(stop.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="graph-llm", daemon=True)
-    thread.start()
-    try:
-        assert started.wait(10), "the server did not start"
+    with on_a_thread(llm, "graph-llm"):
         yield llm
-    finally:
-        stop.set()
-        thread.join(10)
 
 
 async def main(arguments: argparse.Namespace) -> None:

@@ -23,7 +23,6 @@ _VERBS = (
     "prefer", "like", "love", "hate", "dislike", "live", "work", "want", "need", "take", "drink", "eat", "own", "speak",
     "play", "study", "drive", "use", "enjoy", "collect", "teach",
 )  # fmt: skip
-_ADVERB = "(?:really |now |always |still |only )"
 _ENDINGS = {"study": "studies", "teach": "teaches"}
 
 

@@ -14,7 +14,6 @@ import collections
 import contextlib
 import json
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -24,6 +23,7 @@ from aiohttp import web
 from tests.support.openai_chat import Answerer, BadRequest, ChatRequest, checked, chunks, completion, extractive, tokens
 from tests.support.openai_faults import NAMED, Fault
 from tests.support.openai_voice import LocalVoice, NoAudio, local_voice
+from tests.support.threads import on_a_thread
 
 Endpoint = Literal["models", "chat", "transcriptions", "speech", "other"]
 
@@ -308,21 +308,8 @@ def _refusal(
 def serving(**options: Any) -> Iterator[OpenAIServer]:
     """An ``OpenAIServer`` on a thread of its own."""
     server = OpenAIServer(**options)
-    started, stop = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with server:
-            started.set()
-            await asyncio.to_thread(stop.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="openai-server", daemon=True)
-    thread.start()
-    try:
-        assert started.wait(10), "the server did not start"
+    with on_a_thread(server, "openai-server"):
         yield server
-    finally:
-        stop.set()
-        thread.join(10)
 
 
 async def main(arguments: argparse.Namespace) -> None:

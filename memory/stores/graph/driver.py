@@ -1,8 +1,8 @@
 """One bounded way to a FalkorDB: few connections, a deadline on each call, errors that say what to do.
 
 It speaks GRAPH.QUERY itself, over the redis driver: no graph is made by a read, nothing blocks the loop, and no error
-or log line holds a query, which is full of what users said. Above: store, readers. Below: the redis driver, errors,
-limits. Belongs to the event loop it was opened in.
+or log line holds a query, which is full of what users said. Above: store, readers. Below: the redis driver,
+connection (its faults), rewriting, errors, limits. Belongs to the event loop it was opened in.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from redis.backoff import NoBackoff
 from memory.errors import SettingsError, StoreFault, StoreUnavailable, VoiceMemoryError
 from memory.limits import GRAPH_SAVE_TIMEOUT_S, GRAPH_TIMEOUT_S
 from memory.models import clean_text
+from memory.stores.connection import CODES, MENDS_ITSELF, heeding_cancellation, root
+from memory.stores.rewriting import Rewriting
 
 _CONNECTIONS = 8
 _CONNECT_TIMEOUT_S = 1.0
-_CLOSE_S = 2.0
 _RETRY_S = 0.05  # doubled with each attempt, and spread
 _RETRY_S_MAX = 1.0
-_REWRITE_RETRY_S = 0.2
-_REWRITE_TRIES = 250
 
 Recovery = Callable[[], Awaitable[object]]
 Rows = list[list[Any]]
@@ -53,8 +52,7 @@ class GraphLink:
         self._on_lost = on_lost
         # The driver's own blocking pool can lose a wake-up when a waiter is cancelled.
         self._slots = asyncio.Semaphore(_CONNECTIONS)
-        self._rewriting: asyncio.Task[None] | None = None
-        self._rewrites_wanted = 0
+        self.rewriting = Rewriting(self.call)
 
     @classmethod
     def to(cls, url: str, *, password: str | None = None, on_lost: Recovery | None = None) -> Self:
@@ -82,11 +80,7 @@ class GraphLink:
 
     async def aclose(self) -> None:
         """Close every connection; a rewrite of the append-only file that is wanted is waited for, for a moment."""
-        if self._rewriting is not None:
-            await asyncio.wait([self._rewriting], timeout=_CLOSE_S)
-            self._rewriting.cancel()
-            await asyncio.gather(self._rewriting, return_exceptions=True)
-            self._rewriting = None
+        await self.rewriting.aclose()
         await self._client.aclose()
         await self._pool.disconnect()
 
@@ -151,7 +145,7 @@ class GraphLink:
             try:
                 return await self._attempt(command)
             except (driver.ConnectionError, OSError) as error:
-                if self._on_lost is None or isinstance(_root(error), driver.AuthenticationError | TimeoutError):
+                if self._on_lost is None or isinstance(root(error), driver.AuthenticationError | TimeoutError):
                     raise
                 await self._on_lost()
                 return await self._attempt(command)
@@ -161,49 +155,8 @@ class GraphLink:
             raise StoreUnavailable(str(error)) from None
 
     async def _attempt(self, command: Sequence[str]) -> Any:
-        task = asyncio.current_task()
-        cancels = task.cancelling() if task else 0
         async with self._slots:
-            answer = await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
-            if task and task.cancelling() > cancels:
-                # The driver waits with asyncio.wait_for, which until Python 3.12 can lose a cancellation.
-                raise asyncio.CancelledError
-            return answer
-
-    # -- what was deleted is in the append-only file until that is written anew
-
-    async def rewrite_soon(self) -> None:
-        """Have the append-only file rewritten without what was deleted; in the background if one is running now."""
-        self._rewrites_wanted += 1
-        if self._rewriting is None or self._rewriting.done():
-            if await self._rewrite_started():
-                self._rewrites_wanted = 0
-            else:
-                self._rewriting = asyncio.create_task(self._keep_rewriting())
-
-    async def _keep_rewriting(self) -> None:
-        for _ in range(_REWRITE_TRIES):
-            await asyncio.sleep(_REWRITE_RETRY_S)
-            wanted = self._rewrites_wanted
-            if await self._rewrite_started():
-                self._rewrites_wanted -= wanted
-            if self._rewrites_wanted == 0:
-                return
-
-    async def _rewrite_started(self) -> bool:
-        """True: one began after this call (or will), or this server has nothing to rewrite or does not let us."""
-        try:
-            info = await self.call("INFO", "persistence")
-            if not info.get("aof_enabled"):
-                return True
-            if info.get("aof_rewrite_in_progress"):
-                return False  # it began before, and may still write out what is now deleted
-            await self.call("BGREWRITEAOF")
-        except StoreFault:
-            return True
-        except StoreUnavailable:
-            return False
-        return True
+            return await heeding_cancellation(self._client.execute_command(*command))  # type: ignore[no-untyped-call]
 
 
 def patience() -> float:
@@ -275,26 +228,12 @@ def literal(value: Any) -> str:
 # -- errors
 
 _MENDS_ITSELF = {
+    **MENDS_ITSELF,
     "Query timed out": "stopped a query that took longer than its TIMEOUT_DEFAULT or TIMEOUT_MAX allows. Raise them",
     "Max pending queries exceeded": "has more queries waiting than MAX_QUEUED_QUERIES allows. Raise it, or add servers",
     "OOM": "is full (maxmemory). Raise maxmemory; its keys must not be evicted (noeviction)",
     "READONLY": "is a read-only replica. Point FALKORDB_HOST at the primary",
-    "MISCONF": "can't write to its disk. Free space there",
-    "NOREPLICAS": "has too few replicas to accept writes",
-    "BUSY": "is busy with another client's script",
-    "LOADING": "is loading its data",
-    "MASTERDOWN": "has lost its primary",
-    "CLUSTERDOWN": "is a cluster that is down",
-    "TRYAGAIN": "is moving data",
 }
-_CODES: tuple[tuple[type[driver.RedisError], str], ...] = (
-    (driver.OutOfMemoryError, "OOM"),
-    (driver.ReadOnlyError, "READONLY"),
-    (driver.BusyLoadingError, "LOADING"),
-    (driver.MasterDownError, "MASTERDOWN"),
-    (driver.ClusterDownError, "CLUSTERDOWN"),
-    (driver.TryAgainError, "TRYAGAIN"),
-)
 NO_MODULE = (
     "This Redis has no graph: the FalkorDB module is not loaded. Set FALKORDB_HOST to a FalkorDB; the embedded server"
     " needs the system libraries libgomp1 and libssl3."
@@ -304,10 +243,10 @@ _DIFFERENT_DIMENSION = "Vector dimension mismatch"
 
 def translate(error: Exception) -> StoreUnavailable | StoreFault | NoGraph:
     """The memory's error for a driver's. Its own text is left out: it can quote the query."""
-    error = _root(error)
+    error = root(error)
     text = str(error)
     for sign, what in _MENDS_ITSELF.items():
-        if text.startswith(sign) or any(isinstance(error, kind) for kind, code in _CODES if code == sign):
+        if text.startswith(sign) or any(isinstance(error, kind) for kind, code in CODES if code == sign):
             return StoreUnavailable(f"FalkorDB {what}.")
     if isinstance(error, driver.AuthenticationError):
         return StoreFault("FalkorDB refuses the credentials. Check FALKORDB_PASSWORD.")
@@ -332,9 +271,3 @@ def _refused(text: str, error: Exception) -> StoreFault | NoGraph:
     if text.startswith(_DIFFERENT_DIMENSION):
         return StoreFault("The graph's vectors are of another embedding model. Run `python -m memory reindex`.")
     return StoreFault(f"FalkorDB answered with an error that trying again won't mend ({type(error).__name__}).")
-
-
-def _root(error: Exception) -> Exception:
-    # What the server refuses while a connection is being made, the driver calls a ConnectionError.
-    cause = error.__cause__
-    return cause if type(error) is driver.ConnectionError and isinstance(cause, driver.RedisError) else error

@@ -180,7 +180,7 @@ class FalkorGraphStore:
             await self._link.insisting("GRAPH.DELETE", group_id(scope))
         except NoGraph:
             return False
-        await self._link.rewrite_soon()
+        await self._link.rewriting.soon()
         return True
 
     async def check_keyword_leg(self) -> None:

@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeEngine
 
-REVISION = "0002"  # the newest of migrations/versions; a test compares them
+REVISION = "0003"  # the newest of migrations/versions; a test compares them
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -17,6 +17,7 @@ from memory.retrieval.snapshot import dump, load
 _FORMAT = 1
 _MAGIC = b"VMFX"
 _PREFIX = struct.Struct("<4sIQQI")
+_VERSION = struct.Struct("<Q")
 
 
 def dump_facts(facts: FactIndex, key: bytes, *, epoch: int, model: str) -> bytes:
@@ -27,7 +28,7 @@ def dump_facts(facts: FactIndex, key: bytes, *, epoch: int, model: str) -> bytes
 
 
 def _checksum(version: int, rows: bytes) -> int:
-    return zlib.crc32(rows, version & 0xFFFFFFFF)
+    return zlib.crc32(rows, zlib.crc32(_VERSION.pack(version)))
 
 
 def load_facts(blob: bytes, key: bytes, *, epoch: int, model: str, now: datetime) -> FactIndex:

@@ -35,6 +35,33 @@ class Category(StrEnum):
     DECISIONS = "decisions_made"
 
 
+class EntityKind(StrEnum):
+    """What a node can be besides an Entity. Names of labels in the graph: never anything that a user said."""
+
+    PERSON = "Person"
+    ORGANIZATION = "Organization"
+    PLACE = "Place"
+    PRODUCT = "Product"
+    ORDER = "Order"
+    APPOINTMENT = "Appointment"
+    ACCOUNT = "Account"
+    CONDITION = "Condition"
+    PREFERENCE = "Preference"
+    ANIMAL = "Animal"
+    DATE = "Date"
+    TOPIC = "Topic"
+
+
+ANY_KIND = "Entity"  # of what is none of these
+
+_KINDS = {kind.casefold(): kind.value for kind in EntityKind}
+
+
+def entity_kind(text: str) -> str:
+    """The kind that ``text`` names, in whatever case; ANY_KIND where there is none."""
+    return _KINDS.get(text.strip().casefold(), ANY_KIND)
+
+
 def derived_id(*parts: str) -> str:
     """A UUIDv5 of the parts; different lists of parts give different ids (lengths go in as well)."""
     return str(uuid.uuid5(_NAMESPACE, "".join(f"{len(part)}:{part}" for part in parts)))
@@ -118,7 +145,7 @@ class Entity:
     id: str
     key: str
     name: str
-    kind: str  # Graphiti's entity type, such as Person, Organization, Order
+    kind: str  # of EntityKind, or ANY_KIND: Graphiti's entity type
     created_at: datetime
     vector: bytes = field(default=b"", repr=False)
 

@@ -28,7 +28,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…。！？؟।])\s+")
 
 @dataclass(frozen=True, slots=True)
 class NamedEntity:
-    """Somebody or something a fact is about. ``kind``: Person, Organization, Place, Product, Order, Appointment, …"""
+    """Somebody or something a fact is about. ``kind``: as the LLM has it; EntityKind is asked for."""
 
     name: str
     kind: str

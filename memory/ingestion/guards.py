@@ -19,16 +19,14 @@ from memory.ingestion.assertions import Clause, Joined, Sources, Vocabulary, num
 from memory.ingestion.extraction import ExtractedFact, Extraction, NamedEntity
 from memory.ingestion.grounding import Wording, temporal
 from memory.ingestion.spoken_numbers import numbers
-from memory.knowledge import USER_ENTITY_KEY, Category, TurnPart, name_key
+from memory.knowledge import ANY_KIND, USER_ENTITY_KEY, Category, TurnPart, entity_kind, name_key
 from memory.limits import ENTITY_NAME_CHARS_MAX, FACT_CHARS_MAX, FACTS_PER_CHUNK_MAX
 
 PAST_MAX = timedelta(days=366 * 120)  # a life
 FUTURE_MAX = timedelta(days=366 * 5)
 ENDS_MAX = timedelta(days=366 * 50)
 BRIEF_WORDS = 5  # of an answer that says little without its question
-KIND_CHARS_MAX = 40
 RELATION_CHARS_MAX = 60
-ANY_KIND = "Entity"
 
 _THE_USER = frozenset(("user", "the user", "caller", "the caller", "customer", "client", "speaker", "me", "i", "self"))
 _THE_AGENT = frozenset(("assistant", "the assistant", "agent", "the agent", "ai", "bot"))
@@ -75,9 +73,9 @@ def guarded(
 
 
 def _named(facts: Iterable[ExtractedFact], entities: Iterable[NamedEntity]) -> tuple[NamedEntity, ...]:
-    kinds = {name_key(entity.name): " ".join(entity.kind.split())[:KIND_CHARS_MAX] for entity in entities}
+    kinds = {name_key(entity.name): entity_kind(entity.kind) for entity in entities}
     names = {name_key(name): name for fact in facts for name in (fact.subject, fact.object) if name != USER_ENTITY_KEY}
-    return tuple(NamedEntity(name, kinds.get(key) or ANY_KIND) for key, name in names.items())
+    return tuple(NamedEntity(name, kinds.get(key, ANY_KIND)) for key, name in names.items())
 
 
 class _Guard:

@@ -22,7 +22,7 @@ from memory.ingestion.drafting import Draft, Laid, repeats, said_id, undecided
 from memory.ingestion.planning import Plan, Said, plan
 from memory.ingestion.resolution import FactVerdict, Verdict
 from memory.ingestion.temporal import earliest, ended_by, holds_when_said
-from memory.knowledge import USER_ENTITY_KEY, Entity, KnownFact, Mention, Patch, Statement, Wording, derived_id
+from memory.knowledge import ANY_KIND, Entity, KnownFact, Mention, Patch, Statement, Wording, derived_id
 
 __all__ = ["Draft", "Plan", "merge", "plan", "undecided"]
 
@@ -112,8 +112,7 @@ class _Merge:
             self._mentions[id_] = Mention(mention_id, self._episode.id, id_, name, self._now, vector)
 
     def _entity(self, id_: str, key: str, name: str) -> Entity:
-        kind = self._plan.kinds.get(key, "Person" if key == USER_ENTITY_KEY else "Entity")
-        return Entity(id_, key, name, kind, self._now, self._vectors.get(name, b""))
+        return Entity(id_, key, name, self._plan.kinds.get(key, ANY_KIND), self._now, self._vectors.get(name, b""))
 
     # -- what
 

@@ -23,14 +23,13 @@ from datetime import datetime, timedelta
 from memory.ingestion import wording
 from memory.ingestion.extraction import ExtractedFact, Extraction
 from memory.ingestion.temporal import validity
-from memory.knowledge import USER_ENTITY_KEY, Chunk, Episode, Statement, TurnPart, name_key
+from memory.knowledge import ANY_KIND, USER_ENTITY_KEY, Chunk, EntityKind, Episode, Statement, TurnPart, name_key
 from memory.knowledge_ports import EntityProbe, FactProbe
 from memory.limits import ENTITY_NAME_CHARS_MAX, FACT_CHARS_MAX, FACTS_PER_CHUNK_MAX
 from memory.models import clean_text
 
 USER_NAME = "User"  # the user's node is called so whatever they are called: their names are facts
 _USER_ALIASES = frozenset((USER_ENTITY_KEY, "i", "me", "myself", "the user", "caller", "the caller", "the customer"))
-_KIND_DEFAULT = "Entity"
 _SPEAKERS = {"user": "User", "assistant": "Assistant", "other": "Other"}
 
 
@@ -47,8 +46,8 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``said`` in the order in which it was said; ``names`` and ``kinds`` by key, of all that it speaks of;
-    ``own_names``: keys of names that are the user's, as far as the chunk itself tells."""
+    """``said`` in the order in which it was said; ``names`` and ``kinds`` by key, of all that it speaks of, the user's
+    kind in any case; ``own_names``: keys of names that are the user's, as far as the chunk itself tells."""
 
     episode: Episode
     said: tuple[Said, ...]
@@ -91,12 +90,12 @@ def plan(chunk: Chunk, turns: Sequence[TurnPart], extraction: Extraction, *, now
     for fact in facts:
         for name in (fact.subject, fact.object):
             names.setdefault(entity_key(name), name)
-    kinds = {entity_key(_name(entity.name)): clean_text(entity.kind).strip() for entity in extraction.entities}
+    kinds = {entity_key(_name(entity.name)): entity.kind for entity in extraction.entities}
     return Plan(
         episode=episode(chunk, turns, now=now),
         said=said,
         names=names,
-        kinds={key: "Person" if key == USER_ENTITY_KEY else kinds.get(key) or _KIND_DEFAULT for key in names},
+        kinds={key: kinds.get(key, ANY_KIND) for key in names} | {USER_ENTITY_KEY: EntityKind.PERSON.value},
         own_names=_own_names(said, turns),
     )
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 
-from memory.knowledge import TurnPart
+from memory.knowledge import EntityKind, TurnPart
 
 LINE_NAME_CHARS_MAX = 40
 
@@ -79,8 +79,10 @@ into the fact.
 If the user corrects a slip of the tongue ("on Monday, no, sorry, Tuesday"), give the last value alone. If something \
 has changed or ended ("I moved to Leeds", "I'm not allergic to nuts any more"), state what is true now. The same fact \
 said twice is one fact with both lines.
-entities: every subject and object but the user, once, with its type: Person, Organization, Place, Product, Order, \
-Appointment, Account, Condition, Preference, Animal, Date, Topic.
+entities: every subject and object but the user, once, with its type: \
+"""
+    + ", ".join(EntityKind)
+    + """.
 
 # The note
 Besides the facts, what an agent reads before it talks to the same user again: what this part of the conversation was \

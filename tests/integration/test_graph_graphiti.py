@@ -6,7 +6,7 @@ Known differences, each shown below:
 - summaries are the live facts, not an LLM's words;
 - of two values in one episode add_episode keeps both alive, we the last one;
 - what was said, ended and is said again word for word ("lives in Leeds") add_episode counts as the ended fact;
-- nodes have no labels of their own kind, but a property ``kind``; a Meta node and Wording nodes are there besides.
+- a node's type is one of EntityKind, also as a property ``kind``; a Meta node and Wording nodes are there besides.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from graphiti_core.edges import EntityEdge
 from graphiti_core.nodes import EntityNode, EpisodeType, EpisodicNode
 from graphiti_core.search import search_config_recipes as recipes
 from graphiti_core.search.search_config import EdgeSearchConfig, EdgeSearchMethod, SearchConfig
+from graphiti_core.search.search_filters import SearchFilters
 from redis.asyncio import Redis
 
 from memory.errors import ProviderRefused
 from memory.identity import group_id
 from memory.ingestion.applying import apply
-from memory.ingestion.extraction import ExtractedFact, Extraction
+from memory.ingestion.extraction import ExtractedFact, Extraction, NamedEntity
 from memory.ingestion.merging import Draft, merge, plan, undecided
-from memory.knowledge import TurnPart
+from memory.knowledge import Category, TurnPart
 from memory.models import Scope
 from memory.settings import Settings, load_settings
 from memory.stores.embedded import EmbeddedServer
@@ -44,7 +45,7 @@ from tests.support import graph_server
 from tests.support.archives import new_scope
 from tests.support.graph_server import ask, graphs
 from tests.support.redis_server import HOST, RedisServer
-from tests.support.scripted_graphiti import ScriptedLLM, WordEmbedder
+from tests.support.scripted_graphiti import ENTITY_TYPES, ScriptedLLM, WordEmbedder
 from tests.support.talk import NOON, Memory, chunk, fact, judge, turn, vector
 
 SAME = [
@@ -52,6 +53,16 @@ SAME = [
     ("User likes green tea", "User loves drinking green tea"),
     ("Omar is a pilot", "Omar flies planes as a pilot"),
 ]
+KINDS = {
+    "user": "Person",
+    "Omar": "Person",
+    "Acme": "Organization",
+    "Globex": "Organization",
+    "Leeds": "Place",
+    "York": "Place",
+    "green tea": "Preference",
+    "Order 1234": "Order",
+}
 AGAINST = [
     ("User works at Acme", "User works at Globex"),
     ("User lives in Leeds", "User lives in York"),
@@ -73,11 +84,14 @@ class Call:
 
     @property
     def extraction(self) -> Extraction:
-        return Extraction((), tuple(self.facts))
+        names = dict.fromkeys(name for one in self.facts for name in (one.subject, one.object))
+        entities = [NamedEntity(name, KINDS[name]) for name in names if name in KINDS]
+        return Extraction(tuple(entities), tuple(self.facts))
 
 
 def said(subject: str, relation: str, object_: str, text: str, day: int) -> ExtractedFact:
-    return fact(subject, relation, object_, text, valid_at=NOON + timedelta(days=day))
+    category = Category.ORDERS if "Order" in (subject + object_) else Category.USER_INFORMATION
+    return fact(subject, relation, object_, text, valid_at=NOON + timedelta(days=day), category=category)
 
 
 HISTORY = [
@@ -182,6 +196,7 @@ class Theirs:
             reference_time=call.turns[0].said_at,
             source=EpisodeType.message,
             group_id=self.graph,
+            entity_types=ENTITY_TYPES,
         )
 
 
@@ -200,7 +215,7 @@ async def theirs(server: RedisServer) -> AsyncIterator[Theirs]:
 EDGES = """MATCH (a:Entity)-[e:RELATES_TO]->(b:Entity)
 RETURN a.name, e.name, b.name, e.fact, e.valid_at, e.invalid_at, size(e.episodes)"""
 MENTIONS = "MATCH (p:Episodic)-[m:MENTIONS]->(n:Entity) RETURN p.valid_at, n.name"
-NODES = "MATCH (n:Entity) RETURN n.name"
+NODES = "MATCH (n:Entity) RETURN n.name, labels(n)"
 
 
 def seen(server: RedisServer, graph: str, query: str) -> list[list[Any]]:
@@ -218,10 +233,11 @@ async def test_the_graph_is_the_one_that_add_episode_makes(
     assert seen(server, graph, EDGES) == seen(server, theirs.graph, EDGES)
     ended = [row[3] for row in seen(server, graph, EDGES) if row[5] is not None]
     assert ended == ["Order 1234 is delayed", "User lives in Leeds", "User works at Acme"]
-    without_facts = [["weather"]]
+    without_facts = [["weather", "[Entity]"]]
     assert seen(server, graph, NODES) == [row for row in seen(server, theirs.graph, NODES) if row not in without_facts]
     spoken_of = [row for row in seen(server, theirs.graph, MENTIONS) if row[1] != "weather"]
     assert seen(server, graph, MENTIONS) == spoken_of
+    assert ["Omar", "[Entity, Person]"] in seen(server, graph, NODES)
     assert (ours.calls, len(HISTORY)) == (8, 5)
     assert theirs.llm.calls > 2 * ours.calls
 
@@ -292,6 +308,49 @@ async def test_graphitis_search_works(told: Ours, settings: Settings, recipe: st
         group = [group_id(told.scope)]
         found = await graphiti.search_("Where does Omar's pilot job - _ take him?", config=config, group_ids=group)
         assert "Omar is a pilot" in [one.fact for one in found.edges] or "Omar" in [one.name for one in found.nodes]
+
+
+async def found_nodes(told: Ours, settings: Settings, query: str, *labels: str) -> set[str]:
+    """Names that Graphiti's search finds among nodes of these types."""
+    async with open_graphiti(settings, told.scope, embedder=WordEmbedder()) as graphiti:
+        found = await graphiti.search_(
+            query,
+            config=recipes.NODE_HYBRID_SEARCH_RRF.model_copy(deep=True),
+            group_ids=[group_id(told.scope)],
+            search_filter=SearchFilters(node_labels=list(labels)),
+        )
+    return {one.name for one in found.nodes}
+
+
+async def test_graphitis_search_finds_nodes_by_their_type(told: Ours, settings: Settings) -> None:
+    query = "Omar, Acme, Globex, York and order 1234"
+    assert await found_nodes(told, settings, query, "Organization") == {"Acme", "Globex"}
+    assert await found_nodes(told, settings, query, "Place", "Order") == {"York", "Leeds", "Order 1234"}
+    assert await found_nodes(told, settings, query, "Animal") == set()
+    await told.store.restore(told.scope, told.memory.knowledge, version=len(HISTORY))
+    assert await found_nodes(told, settings, query, "Organization") == {"Acme", "Globex"}
+
+
+async def found_facts(told: Ours, settings: Settings, filters: SearchFilters) -> set[str]:
+    async with open_graphiti(settings, told.scope, embedder=WordEmbedder()) as graphiti:
+        group = [group_id(told.scope)]
+        found = await graphiti.search("User, Omar and order 1234", group_ids=group, search_filter=filters)
+    return {one.fact for one in found}
+
+
+async def test_graphitis_search_finds_facts_by_relation_and_by_category(told: Ours, settings: Settings) -> None:
+    living = {"User lives in Leeds", "User lives in York"}
+    assert await found_facts(told, settings, SearchFilters(edge_types=["LIVES_IN"])) == living
+    ordered = {"User ordered headphones", "Order 1234 is delayed", "Order 1234 was delivered"}
+    assert await found_facts(told, settings, SearchFilters(edge_types=[Category.ORDERS])) == ordered
+    assert await found_facts(told, settings, SearchFilters(edge_types=[Category.ORDERS, "IS"])) == {
+        *ordered,
+        "Omar is a pilot",
+    }
+    assert await found_facts(told, settings, SearchFilters(edge_types=["WANTS"])) == set()
+    people = SearchFilters(node_labels=["Person", "Place"], edge_types=["LIVES_IN"])
+    assert await found_facts(told, settings, people) == living
+    assert await found_facts(told, settings, SearchFilters(node_labels=["Person"], edge_types=["LIVES_IN"])) == set()
 
 
 async def test_graphitis_recipes_need_no_vectors_of_another_length(told: Ours, settings: Settings) -> None:

@@ -13,7 +13,7 @@ import pytest
 from memory.errors import GraphStale, StoreFault, StoreUnavailable
 from memory.identity import group_id
 from memory.ingestion.summaries import summary
-from memory.knowledge import Knowledge, Patch
+from memory.knowledge import EntityKind, Knowledge, Patch
 from memory.knowledge_ports import EntityProbe, FactProbe, GraphMatches, GraphState
 from memory.models import Scope
 from memory.stores.graph.store import FalkorGraphStore, availability
@@ -328,6 +328,40 @@ async def test_bad_input_is_stored_as_text(
     await store.save(scope, hostile, version=1, expected=0)
     stored = text.replace("\ud83d", "\ufffd").replace("\x00", "").replace("\x1b", "")
     assert ask(server, group_id(scope), "MATCH ()-[r:RELATES_TO]->() RETURN r.fact") == [[stored]]
+
+
+async def kinds(server: RedisServer, scope: Scope) -> dict[str, str]:
+    """The labels of each entity, as FalkorDB shows them."""
+    return dict(ask(server, group_id(scope), "MATCH (n:Entity) RETURN n.name, labels(n)"))
+
+
+async def test_nodes_are_labelled_by_kind_and_a_graph_without_labels_gets_them_restored(
+    store: FalkorGraphStore, server: RedisServer, scope: Scope
+) -> None:
+    memory = Memory()
+    said = [fact("user", "KNOWS", name, f"User knows {name}") for name in ("Omar", *EntityKind)]
+    memory.hear("s1", [turn("I know")], extracted(*said, Omar="Person", **{kind: kind.value for kind in EntityKind}))
+    await store.save(scope, memory.patches[0], version=1, expected=0)
+    labelled = {"User": "[Entity, Person]", "Omar": "[Entity, Person]"}
+    labelled |= {kind.value: f"[Entity, {kind}]" for kind in EntityKind}
+    assert await kinds(server, scope) == labelled
+    with contextlib.closing(server.client()) as client:  # as it was made before there were labels
+        client.execute_command("GRAPH.QUERY", group_id(scope), "MATCH (n:Person) REMOVE n:Person")
+    assert (await kinds(server, scope))["Omar"] == "[Entity]"
+    await store.restore(scope, memory.knowledge, version=1)
+    assert await kinds(server, scope) == labelled
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "Entity", "Meta", "Episodic", "Dog Breed", "Person:Meta", "X) DETACH DELETE n //"]
+)
+async def test_bad_input_a_kind_that_is_none_of_ours_is_no_label(
+    store: FalkorGraphStore, server: RedisServer, scope: Scope, kind: str
+) -> None:
+    patch = a_patch("User likes tea")
+    strange = replace(patch, entities=tuple(replace(one, kind=kind) for one in patch.entities))
+    await store.save(scope, strange, version=1, expected=0)
+    assert set((await kinds(server, scope)).values()) == {"[Entity]"}
 
 
 @pytest.mark.parametrize("user", ["محمد", "😀🎉", "n" * 400, "a\"b'c}{`$", "a/b\\c d"])

@@ -17,12 +17,16 @@ from graphiti_core.prompts.models import Message
 from pydantic import BaseModel
 
 from memory.ingestion.extraction import Extraction
+from memory.knowledge import EntityKind
 from tests.support.talk import vector
 
 _KNOWN = re.compile(r"'idx': (\d+), 'fact': '([^']*)'")
 _NEW = re.compile(r"<NEW FACT>\s*(.*?)\s*</NEW FACT>", re.DOTALL)
 _EXISTING = re.compile(r"<EXISTING FACTS>(.*?)</EXISTING FACTS>", re.DOTALL)
 _CANDIDATES = re.compile(r"<FACT INVALIDATION CANDIDATES>(.*?)</FACT INVALIDATION CANDIDATES>", re.DOTALL)
+
+
+ENTITY_TYPES: dict[str, type[BaseModel]] = {kind.value: type(kind.value, (BaseModel,), {}) for kind in EntityKind}
 
 
 class ScriptedLLM(LLMClient):
@@ -58,7 +62,11 @@ class ScriptedLLM(LLMClient):
         names = dict.fromkeys(
             shown(name) for fact in self.extraction.facts for name in (fact.subject, fact.object)
         ) | dict.fromkeys(self.extra)
-        return {"extracted_entities": [{"name": name, "entity_type_id": 0} for name in names]}
+        kinds = {shown(entity.name): entity.kind for entity in self.extraction.entities}
+        ids = {kind: place for place, kind in enumerate(("Entity", *EntityKind))}
+        return {
+            "extracted_entities": [{"name": name, "entity_type_id": ids[kinds.get(name, "Entity")]} for name in names]
+        }
 
     def _edges(self, text: str) -> dict[str, Any]:
         return {

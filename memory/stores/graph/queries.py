@@ -4,7 +4,7 @@
 
     (:Episodic {uuid, name, group_id, source, source_description, content, entity_edges, created_at, valid_at, …})
         -[:MENTIONS {uuid, group_id, created_at, name, name_embedding}]->
-    (:Entity {uuid, name, group_id, summary, name_embedding, created_at, kind, key})
+    (:Entity:Person {uuid, name, group_id, summary, name_embedding, created_at, kind, key})    or another EntityKind
         -[:RELATES_TO {uuid, name, fact, fact_embedding, group_id, episodes, created_at, valid_at, invalid_at,
                        expired_at, reference_time, origin, said_invalid_at, conflicts, turns, …, words}]-> (:Entity)
     (:Wording {uuid, edge, episode, fact, fact_embedding, …})    how else a fact was put
@@ -14,10 +14,12 @@ A writing query begins by putting its ``token`` on the Meta node it expects; eac
 on a graph that is of another version, or gone, changes nothing, whoever else writes at the same time. Parts are
 joined by ``WITH count(*)``: one row, however many there were.
 
-Above: store, restoring. Below: nothing.
+Above: store, restoring. Below: knowledge (kinds).
 """
 
 from __future__ import annotations
+
+from memory.knowledge import EntityKind
 
 _STOPWORDS = (
     "['a', 'is', 'the', 'an', 'and', 'are', 'as', 'at', 'be', 'but', 'by', 'for', 'if', 'in', 'into', 'it', 'no',"
@@ -81,9 +83,13 @@ SET m.version = $version, m.episode = $episode, m.digest = $digest, m.token = $t
     m.dimension = CASE WHEN $dimension = 0 THEN m.dimension ELSE $dimension END"""
 EPISODES = f"""
 {_HELD} UNWIND $episodes AS x MERGE (e:Episodic {{uuid: x.uuid}}) SET e = x"""
+# A label can't be a parameter: each that there is stands in the text, once.
+_LABEL = "".join(
+    f"\nFOREACH (_ IN CASE WHEN x.label = '{kind}' THEN [1] ELSE [] END | SET n:{kind})" for kind in EntityKind
+)
 ENTITIES = f"""
 {_HELD} UNWIND $entities AS x MERGE (n:Entity {{uuid: x.p.uuid}})
-ON CREATE SET n = x.p, n.name_embedding = CASE WHEN x.v IS NULL THEN NULL ELSE vecf32(x.v) END"""
+ON CREATE SET n = x.p, n.name_embedding = CASE WHEN x.v IS NULL THEN NULL ELSE vecf32(x.v) END{_LABEL}"""
 FACTS = f"""
 {_HELD} UNWIND $facts AS x
 MATCH (a:Entity {{uuid: x.p.source_node_uuid}}) MATCH (b:Entity {{uuid: x.p.target_node_uuid}})

@@ -10,6 +10,7 @@ Above: users' tools, tests. Below: driver's addresses, keywords, graphiti_core, 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any, cast
 
 import redis.exceptions as driver
@@ -30,6 +31,7 @@ from memory.stores.graph import keywords
 
 _LOST = (driver.ConnectionError, driver.BusyLoadingError)
 _NO_ROWS: tuple[list[Any], list[Any], None] = ([], [], None)
+_ANY_LABEL = re.compile(r"(?<!\()\b([nm]):(\w+(?:\|\w+)+)")  # of a WHERE; "(n:A|B" is a pattern, which FalkorDB knows
 
 
 class UserFalkorDriver(FalkorDriver):
@@ -49,11 +51,20 @@ class UserFalkorDriver(FalkorDriver):
     async def execute_query(self, cypher_query_: str, **kwargs: Any) -> Any:
         if not await self.client.connection.exists(self._database):
             return _NO_ROWS
-        return await super().execute_query(cypher_query_, **kwargs)
+        return await super().execute_query(_filtered(cypher_query_), **kwargs)
 
     def build_fulltext_query(self, query: str, group_ids: list[str] | None = None, max_query_length: int = 128) -> str:
         """Without the group: the graph is the user's alone, and a dash in its name would find nothing."""
         return keywords.any_field(query)
+
+
+def _filtered(query: str) -> str:
+    """Graphiti's SearchFilters for FalkorDB, which has no ``n:A|B`` in a WHERE; and where edges are asked for by type,
+    that may be one of the six categories as well as a relation."""
+    labelled = _ANY_LABEL.sub(
+        lambda found: f"({' OR '.join(f'{found[1]}:{label}' for label in found[2].split('|'))})", query
+    )
+    return labelled.replace("e.name in $edge_types", "(e.name in $edge_types OR e.category in $edge_types)")
 
 
 class _NoReranker(CrossEncoderClient):

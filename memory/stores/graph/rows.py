@@ -12,7 +12,17 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from memory.knowledge import Entity, Episode, Knowledge, KnownFact, Mention, Patch, Statement, Wording
+from memory.knowledge import (
+    Entity,
+    Episode,
+    Knowledge,
+    KnownFact,
+    Mention,
+    Patch,
+    Statement,
+    Wording,
+    entity_kind,
+)
 from memory.stores.graph import keywords
 from memory.stores.graph.driver import vector
 
@@ -52,7 +62,7 @@ def entity(one: Entity, group: str) -> Row:
         "kind": one.kind,
         "key": one.key,
     }
-    return {"p": row, "v": vector(one.vector)}
+    return {"p": row, "v": vector(one.vector), "label": entity_kind(one.kind)}
 
 
 def fact(one: KnownFact, group: str) -> Row:

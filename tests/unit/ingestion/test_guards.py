@@ -298,6 +298,15 @@ def test_entities_are_those_of_the_facts_that_are_left() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "counted"), [(" place ", "Place"), ("ORDER", "Order"), ("Dog breed", "Entity"), ("", "Entity")]
+)
+def test_an_entity_is_of_a_kind_that_there_is(kind: str, counted: str) -> None:
+    extraction = Extraction((NamedEntity("Leeds", kind),), (fact("User moved to Leeds", "Leeds"),))
+    entities = guarded(extraction, BASICS, reference_time=NOW).extraction.entities
+    assert entities == (NamedEntity("Leeds", counted),)
+
+
+@pytest.mark.parametrize(
     ("said", "meant"),
     [
         ("user_information", Category.USER_INFORMATION),

@@ -118,6 +118,7 @@ LLM_OUTPUT_TOKENS_MAX = 8_000
 EMBED_REMOTE_TIMEOUT_S = 20.0
 GRAPH_TIMEOUT_S = 3.0  # one query
 GRAPH_SAVE_TIMEOUT_S = 5.0  # one patch, in a transaction of the archive
+GRAPH_CHECK_S = 10.0  # the keyword leg's self-test, when the graph is opened for ingestion
 GRAPH_RESTORE_BATCH = 200
 GRAPH_ERASE_S = 10.0  # how long an erasure waits for the graph; then an ingestion worker brings it about
 GRAPH_TODO_MAX = 200  # graphs that are brought up to SQL in one look

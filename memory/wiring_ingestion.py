@@ -213,10 +213,12 @@ def skipped(settings: Settings) -> str:
 def _opener(
     settings: Settings, stores: _Stores, counters: Counters, closers: Closers
 ) -> Callable[[], Awaitable[Knowledge]]:
+    checked: set[str] = set()
+
     async def opened() -> Knowledge:
         begun = Closers()
         try:
-            knowledge = await _open_knowledge(settings, stores, counters, begun)
+            knowledge = await _open_knowledge(settings, stores, counters, begun, checked)
         except BaseException:
             while begun:
                 await begun.pop()()
@@ -227,7 +229,10 @@ def _opener(
     return opened
 
 
-async def _open_knowledge(settings: Settings, stores: _Stores, counters: Counters, closers: Closers) -> Knowledge:
+async def _open_knowledge(
+    settings: Settings, stores: _Stores, counters: Counters, closers: Closers, checked: set[str]
+) -> Knowledge:
+    """``checked``: servers that have shown before that they find facts by keyword."""
     from memory.providers.language import OpenAiLanguageModel, cost_usd
     from memory.stores.digests_sql import SqlDigestStore
     from memory.stores.knowledge_sql import SqlKnowledgeStore
@@ -236,6 +241,9 @@ async def _open_knowledge(settings: Settings, stores: _Stores, counters: Counter
     embedder = await open_graph_embedder(settings, closers)
     where = await graph_place(settings, closers)
     graph = await open_graph(where, closers, vectors_of(embedder), stores.clock)
+    if where.url not in checked:
+        await graph.check_keyword_leg()
+        checked.add(where.url)
 
     def make() -> OpenAiLanguageModel:
         llm = OpenAiLanguageModel(settings.graphiti_llm_model, api_key=key, base_url=settings.openai_base_url)

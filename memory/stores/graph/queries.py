@@ -27,6 +27,8 @@ _STOPWORDS = (
     " 'with']"
 )
 
+WORDS_INDEX = "CREATE FULLTEXT INDEX FOR ()-[e:RELATES_TO]-() ON (e.words)"
+
 # Graphiti's indices (a test compares them), and ours. Range before fulltext, as FalkorDB wants it.
 INDICES = (
     "CREATE INDEX FOR (n:Entity) ON (n.uuid, n.group_id, n.name, n.created_at)",
@@ -45,7 +47,7 @@ INDICES = (
     f"CREATE FULLTEXT INDEX FOR (n:Entity) ON (n.name, n.summary, n.group_id) OPTIONS {{stopwords: {_STOPWORDS}}}",
     f"CREATE FULLTEXT INDEX FOR (n:Community) ON (n.name, n.group_id) OPTIONS {{stopwords: {_STOPWORDS}}}",
     "CREATE FULLTEXT INDEX FOR ()-[e:RELATES_TO]-() ON (e.name, e.fact, e.group_id)",
-    "CREATE FULLTEXT INDEX FOR ()-[e:RELATES_TO]-() ON (e.words)",
+    WORDS_INDEX,
 )
 
 STATE = "MATCH (m:Meta) RETURN m.version, m.model, m.dimension, m.episode, m.digest"

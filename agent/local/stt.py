@@ -2,7 +2,8 @@
 
 While somebody speaks, what was said so far is heard every 0.6 s (interims). As soon as the voice pauses, the whole is
 heard at once, without waiting for the end: that guess is sent as a preflight transcript, and is the final one if the
-pause turns out to be the end. Above: worker, chat, call. Below: client.
+pause turns out to be the end. Who evidently has not said everything (``unfinished``) is given more time, and what comes
+in it is heard as one with what was before. Above: worker, chat, call. Below: client, unfinished.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -32,11 +34,14 @@ from numpy.typing import NDArray
 
 from agent.local.client import SpeechService
 from agent.local.models import LISTEN_RATE, LISTEN_S_MAX, LocalSpeechUnavailable, Transcript, quiet_cut
+from agent.local.unfinished import is_unfinished
+from memory.clock import Clock, SystemClock
 from memory.errors import HostUnavailable
 
 INTERIM_EVERY_S = 0.6
 GUESS_AFTER_S = 0.06
 SILENCE_S = 0.25  # of the VAD: this long a pause ends an utterance
+MORE_S = 0.45  # and so much longer a one, where it breaks off
 _ENGLISH = LanguageCode("en")
 _Event = stt.SpeechEventType
 
@@ -60,12 +65,21 @@ class LocalSTT(stt.STT):  # type: ignore[type-arg] # livekit leaves it open too
     second LLM call.
     """
 
-    def __init__(self, client: SpeechService, *, preflight: bool = True, voice: vad.VAD | None = None) -> None:
+    def __init__(
+        self,
+        client: SpeechService,
+        *,
+        preflight: bool = True,
+        voice: vad.VAD | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         super().__init__(capabilities=stt.STTCapabilities(streaming=True, interim_results=True))
         self.client = client
+        self.clock = clock or SystemClock()
         self.preflight = preflight
         self.vad = voice or inference.VAD(min_silence_duration=SILENCE_S)
         self._warming: asyncio.Task[None] | None = None
+        self._streams: weakref.WeakSet[LocalSpeechStream] = weakref.WeakSet()
 
     @property
     def model(self) -> str:
@@ -102,7 +116,20 @@ class LocalSTT(stt.STT):  # type: ignore[type-arg] # livekit leaves it open too
         language: NotGivenOr[str] = NOT_GIVEN,
         conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS,
     ) -> LocalSpeechStream:
-        return LocalSpeechStream(self, conn_options)
+        stream = LocalSpeechStream(self, conn_options)
+        self._streams.add(stream)
+        return stream
+
+    async def told(self) -> None:
+        """Return once whoever listens to this has the words of all that was said: at once, when nobody speaks. It has
+        to say for itself that a final has arrived (``final_arrived``)."""
+        for stream in list(self._streams):
+            await stream.told.wait()
+
+    def final_arrived(self) -> None:
+        """A final transcript is where it is needed."""
+        for stream in list(self._streams):
+            stream.final_arrived()
 
     async def aclose(self) -> None:
         if self._warming is not None:
@@ -158,12 +185,20 @@ class LocalSpeechStream(stt.RecognizeStream):
     def __init__(self, parent: LocalSTT, conn_options: APIConnectOptions) -> None:
         super().__init__(stt=parent, conn_options=conn_options, sample_rate=LISTEN_RATE)
         self._client = parent.client
+        self._clock = parent.clock
         self._vad = parent.vad
         self._preflight = parent.preflight
         self._utterance: _Utterance | None = None
         self._interim: asyncio.Task[None] | None = None
         self._interim_took_s = 0.0
         self._guess: asyncio.Task[Transcript | None] | None = None
+        self._waiting: asyncio.Task[None] | None = None  # for more of an utterance that breaks off
+        self.told = asyncio.Event()
+        self.told.set()
+
+    def final_arrived(self) -> None:
+        if self._utterance is None:  # else it was a part
+            self.told.set()
 
     async def _run(self) -> None:
         voice = self._vad.stream()
@@ -171,12 +206,16 @@ class LocalSpeechStream(stt.RecognizeStream):
         try:
             async with as_api_errors():
                 if self._utterance is not None:
-                    await self._finish(self._utterance, time.time())
+                    self.told.clear()
+                    self._finish(self._utterance, await self._heard(self._utterance), time.time())
                 async for event in voice:
                     await self._on_voice(event)
+                if self._waiting is not None:
+                    await self._waiting
         finally:
-            running = [task for task in (feeding, self._interim, self._guess) if task is not None]
-            self._interim = self._guess = None
+            running = [task for task in (feeding, self._interim, self._guess, self._waiting) if task is not None]
+            self._interim = self._guess = self._waiting = None
+            self.told.set()  # should this have been the end
             await utils.aio.cancel_and_wait(*running)
             await voice.aclose()
 
@@ -192,6 +231,11 @@ class LocalSpeechStream(stt.RecognizeStream):
 
     async def _on_voice(self, event: vad.VADEvent) -> None:
         if event.type == vad.VADEventType.START_OF_SPEECH:
+            if self._waiting is not None:  # here is more of it, and its sound is there already
+                waiting, self._waiting = self._waiting, None
+                await utils.aio.cancel_and_wait(waiting)
+                return
+            self.told.clear()
             self._utterance = _Utterance()
             self._utterance.add(event.frames)
             started = time.time() - event.speech_duration - event.inference_duration
@@ -200,11 +244,20 @@ class LocalSpeechStream(stt.RecognizeStream):
             return
         elif event.type == vad.VADEventType.INFERENCE_DONE:
             self._utterance.add(event.frames)
-            await self._while_speaking(self._utterance, event.raw_accumulated_silence)
+            if self._waiting is None:
+                await self._while_speaking(self._utterance, event.raw_accumulated_silence)
         elif event.type == vad.VADEventType.END_OF_SPEECH:
             ended = time.time() - event.silence_duration - event.inference_duration
-            self._event_ch.send_nowait(stt.SpeechEvent(type=_Event.END_OF_SPEECH, speech_end_time=ended))
-            await self._finish(self._utterance, ended)
+            transcript = await self._heard(self._utterance)
+            if is_unfinished(transcript.text):
+                self._waiting = asyncio.create_task(self._wait_for_more(self._utterance, transcript, ended))
+            else:
+                self._finish(self._utterance, transcript, ended)
+
+    async def _wait_for_more(self, utterance: _Utterance, transcript: Transcript, ended: float) -> None:
+        await self._clock.sleep(MORE_S)
+        self._waiting = None
+        self._finish(utterance, transcript, ended)
 
     async def _while_speaking(self, utterance: _Utterance, silence_s: float) -> None:
         if silence_s >= GUESS_AFTER_S:
@@ -243,7 +296,9 @@ class LocalSpeechStream(stt.RecognizeStream):
             return None
         if self._preflight and transcript.text and self._utterance is utterance:
             utterance.shown = True
-            self._event_ch.send_nowait(_event(_Event.PREFLIGHT_TRANSCRIPT, transcript))
+            # What breaks off is worth remembering something for, and no reply.
+            kind = _Event.INTERIM_TRANSCRIPT if is_unfinished(transcript.text) else _Event.PREFLIGHT_TRANSCRIPT
+            self._event_ch.send_nowait(_event(kind, transcript))
         return transcript
 
     async def _drop_guess(self) -> None:
@@ -251,19 +306,23 @@ class LocalSpeechStream(stt.RecognizeStream):
         if guess is not None:
             await utils.aio.cancel_and_wait(guess)
 
-    async def _finish(self, utterance: _Utterance, ended: float) -> None:
+    async def _heard(self, utterance: _Utterance) -> Transcript:
         guess, self._guess = self._guess, None
         transcript = await guess if guess is not None else None
-        if transcript is None:
-            transcript = await self._client.listen(utterance.audio())
+        return transcript if transcript is not None else await self._client.listen(utterance.audio())
+
+    def _finish(self, utterance: _Utterance, transcript: Transcript, ended: float) -> None:
         self._utterance = None
+        self._event_ch.send_nowait(stt.SpeechEvent(type=_Event.END_OF_SPEECH, speech_end_time=ended))
         self._send_final(utterance, transcript, ended)
 
     def _send_final(self, utterance: _Utterance, transcript: Transcript, ended: float | None) -> None:
         if transcript.text:
             self._event_ch.send_nowait(_event(_Event.FINAL_TRANSCRIPT, transcript, end_time=ended))
-        elif utterance.shown:
-            # It was noise after all: take back what was shown of it.
-            self._event_ch.send_nowait(_event(_Event.INTERIM_TRANSCRIPT, Transcript("", 0.0)))
+        else:
+            self.final_arrived()
+            if utterance.shown:
+                # It was noise after all: take back what was shown of it.
+                self._event_ch.send_nowait(_event(_Event.INTERIM_TRANSCRIPT, Transcript("", 0.0)))
         usage = stt.RecognitionUsage(audio_duration=utterance.samples / LISTEN_RATE)
         self._event_ch.send_nowait(stt.SpeechEvent(type=_Event.RECOGNITION_USAGE, recognition_usage=usage))

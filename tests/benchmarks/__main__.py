@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from tests.benchmarks import calls, facts, imports, ingestion, outages, stores, torture, turns, voice
+from tests.benchmarks import calls, facts, imports, ingestion, outages, pauses, stores, torture, turns, voice
 from tests.benchmarks.harness import Benchmark, run
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 SERVER: dict[str, Benchmark] = {
     "voice": voice.voice_to_voice,
+    "pauses": pauses.pauses,
     "comeback": outages.comeback,
     "greetings": outages.greetings,
     "calls": calls.twenty_calls,

@@ -31,6 +31,8 @@ START_S = 60.0
 STOP_S = 30.0
 STORED_S = 10.0
 _POLL_S = 0.05
+_BOUNDARY_S = 0.05  # how far before its end, by the talker's clock, a word may be over
+_WINDOW = TALK_RATE // 100
 _SETTINGS = ("MEMORY_", "AGENT_", "REDIS_", "DATABASE_", "FALKORDB_", "GRAPHITI_", "LIVEKIT_", "OPENAI_")
 
 
@@ -106,18 +108,21 @@ class WorkerProcess:
             await client.aclose()
         return np.concatenate(pieces)
 
-    async def paused(self, text: str, *after: str, pause_s: float) -> Samples:
-        """``text`` said in one breath, with a pause after each of the words ``after``."""
-        client = SpeechClient(self.data_dir)
+    async def paused(self, text: str, *, pause_s: float) -> Samples:
+        """``text`` said in one breath, with a pause at each "…" that stands in it."""
+        parts = [part.split() for part in text.split("…")]
+        starts = {sum(map(len, parts[:number])) for number in range(1, len(parts))}
         pieces: list[Samples] = []
+        client, number = SpeechClient(self.data_dir), 0
         try:
-            async for speech in client.talk(text):
-                samples, begin = np.frombuffer(speech.pcm, np.int16), 0
+            async for speech in client.talk(" ".join(text.replace("…", " ").split())):
+                samples, begin, ended_s = np.frombuffer(speech.pcm, np.int16), 0, 0.0
                 for word in speech.words:
-                    if word.text.strip() in after:
-                        end = int(word.end_s * TALK_RATE)
-                        pieces += [samples[begin:end], np.zeros(int(pause_s * TALK_RATE), np.int16)]
-                        begin = end
+                    if number in starts:
+                        cut = _quietest(samples, ended_s - _BOUNDARY_S, word.start_s)
+                        pieces += [samples[begin:cut], np.zeros(int(pause_s * TALK_RATE), np.int16)]
+                        begin = cut
+                    number, ended_s = number + 1, word.end_s
                 pieces.append(samples[begin:])
         finally:
             await client.aclose()
@@ -186,3 +191,12 @@ class WorkerProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._reader.join(2)
+
+
+def _quietest(samples: Samples, after_s: float, before_s: float) -> int:
+    """The sample in the middle of the quietest hundredth of a second."""
+    first = max(0, int(after_s * TALK_RATE))
+    energy = np.convolve(
+        samples[first : int(before_s * TALK_RATE) + 1].astype(np.float64) ** 2, np.ones(_WINDOW), "same"
+    )
+    return first + int(np.argmin(energy))

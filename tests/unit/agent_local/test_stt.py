@@ -12,8 +12,9 @@ from livekit.agents import APIConnectionError, APIConnectOptions, APIError, stt,
 
 from agent.local.client import SpeechBusy
 from agent.local.models import LISTEN_RATE, LocalSpeechUnavailable
-from agent.local.stt import LocalSpeechStream, LocalSTT
+from agent.local.stt import MORE_S, LocalSpeechStream, LocalSTT
 from memory.errors import HostUnavailable
+from tests.support.recalls import ManualClock
 from tests.unit.agent_local.scripted import ScriptedService
 
 Kind = stt.SpeechEventType
@@ -41,12 +42,17 @@ class ScriptedVoiceStream(vad.VADStream):
         super().__init__(parent)
         self.got: list[object] = []
         self.ended = asyncio.Event()
+        self._finished = asyncio.Event()
 
     async def _main_task(self) -> None:
         async for item in self._input_ch:
             self.got.append(item)
         self.ended.set()
-        await asyncio.Event().wait()
+        await self._finished.wait()
+
+    def finish(self) -> None:
+        """There will be no more events."""
+        self._finished.set()
 
     def send(self, kind: vad.VADEventType, *, silence_s: float = 0.0, samples: int = _WINDOW) -> None:
         event = vad.VADEvent(kind, 0, 0.0, 0.1, silence_s, [_frame(samples)], raw_accumulated_silence=silence_s)
@@ -59,7 +65,8 @@ class Call:
     def __init__(self, service: ScriptedService, *, preflight: bool = True, max_retry: int = 0) -> None:
         self.service = service
         self.vad = ScriptedVoice()
-        self.stt = LocalSTT(service, preflight=preflight, voice=self.vad)
+        self.clock = ManualClock()
+        self.stt = LocalSTT(service, preflight=preflight, voice=self.vad, clock=self.clock)
         self.stream: LocalSpeechStream = self.stt.stream(
             conn_options=APIConnectOptions(max_retry=max_retry, retry_interval=0)
         )
@@ -123,7 +130,7 @@ async def test_the_guess_in_the_pause_is_the_final(call: Call) -> None:
 
 
 async def test_a_guess_is_dropped_when_the_voice_goes_on(call: Call) -> None:
-    call.service.heard = ["My dog", "My dog is called Biscuit."]
+    call.service.heard = ["My dog.", "My dog is called Biscuit."]
     call.start()
     call.speak(0.3)
     call.pause(0.12)
@@ -190,6 +197,100 @@ async def test_a_failed_interim_or_guess_costs_nothing(call: Call) -> None:
     assert events[2].alternatives[0].text == "I am here."
 
 
+async def test_a_sentence_that_breaks_off_is_heard_as_one_with_what_follows(call: Call) -> None:
+    call.service.heard = ["I would like to...", "I would like to book a table."]
+    call.start()
+    call.speak(0.2)
+    call.pause(0.12)
+    call.end()
+    events = [await call.next() for _ in range(2)]  # no preflight: nothing is to be replied to
+    assert [event.type for event in events] == [Kind.START_OF_SPEECH, Kind.INTERIM_TRANSCRIPT]
+    await call.settle()
+    call.pause(0.4)
+    call.start()
+    call.speak(0.2)
+    call.pause(0.12)
+    call.end()
+    events = [await call.next() for _ in range(3)]
+    assert [event.type for event in events] == [
+        Kind.PREFLIGHT_TRANSCRIPT,
+        Kind.END_OF_SPEECH,
+        Kind.FINAL_TRANSCRIPT,
+    ]
+    assert events[2].alternatives[0].text == "I would like to book a table."
+    # The pause is part of it, and no sound is heard twice: what livekit's START brings along was there already.
+    assert call.service.asked == [1600 + 3200 + _WINDOW, 1600 + 2 * 3200 + 3 * _WINDOW]
+    await call.clock.advance(10)
+    assert call.service.heard == []
+
+
+async def test_who_breaks_off_and_says_no_more_is_waited_for_only_so_long(call: Call) -> None:
+    call.service.heard = ["I would like to"]
+    call.start()
+    call.pause(0.12)
+    call.end()
+    assert await call.next_kinds(2) == [Kind.START_OF_SPEECH, Kind.INTERIM_TRANSCRIPT]
+    await call.clock.advance(MORE_S - 0.01)
+    waiting = asyncio.ensure_future(call.next())
+    await call.settle()
+    assert not waiting.done()
+    await call.clock.advance(0.01)
+    assert (await waiting).type == Kind.END_OF_SPEECH
+    assert (await call.next()).alternatives[0].text == "I would like to"
+    assert len(call.service.asked) == 1
+    call.service.heard = ["What next?"]
+    call.start()
+    call.end()
+    assert (await call.next_kinds(3))[1:] == [Kind.START_OF_SPEECH, Kind.END_OF_SPEECH]
+    assert (await call.next()).alternatives[0].text == "What next?"
+
+
+async def test_the_end_of_the_sound_loses_no_sentence_that_broke_off(call: Call) -> None:
+    call.service.heard = ["My name is"]
+    call.start()
+    call.end()
+    assert await call.next_kinds(1) == [Kind.START_OF_SPEECH]
+    await call.settle()
+    call.voice.finish()
+    await call.clock.advance(MORE_S)
+    assert await call.next_kinds(2) == [Kind.END_OF_SPEECH, Kind.FINAL_TRANSCRIPT]
+
+
+async def test_the_words_are_told_once_the_final_has_arrived(call: Call) -> None:
+    call.service.heard = ["My name is...", "My name is Ana.", ""]
+    await call.stt.told()
+    call.start()
+    call.end()
+    await call.settle()
+    telling = asyncio.ensure_future(call.stt.told())
+    call.stt.final_arrived()  # one of before
+    await call.settle()
+    assert not telling.done()
+    call.start()
+    call.end()
+    assert (await call.next_kinds(3))[2] == Kind.FINAL_TRANSCRIPT
+    await call.settle()
+    assert not telling.done()
+    call.stt.final_arrived()
+    await telling
+    call.start()  # noise: nothing will arrive
+    call.end()
+    async with asyncio.timeout(5):
+        await call.next_kinds(3)
+        await call.stt.told()
+
+
+async def test_a_stream_that_ends_keeps_nobody_waiting(call: Call) -> None:
+    call.start()
+    await call.next()
+    telling = asyncio.ensure_future(call.stt.told())
+    await call.settle()
+    assert not telling.done()
+    await call.stream.aclose()
+    async with asyncio.timeout(5):
+        await telling
+
+
 async def test_noise_is_taken_back(call: Call) -> None:
     call.service.heard = ["You", ""]
     call.start()
@@ -202,7 +303,7 @@ async def test_noise_is_taken_back(call: Call) -> None:
 
 
 async def test_long_speech_is_made_final_in_parts(call: Call) -> None:
-    call.service.heard = ["The first part", "the last part."]
+    call.service.heard = ["The first part.", "the last part."]
     call.start()
     call.speak(16)
     events = [await call.next() for _ in range(3)]

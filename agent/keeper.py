@@ -17,7 +17,7 @@ from agent.settings import Configuration
 from memory import wiring
 from memory.errors import HostUnavailable, StoreUnavailable, VoiceMemoryError
 from memory.hosting import HostUse
-from memory.limits import HOST_START_S
+from memory.limits import HOST_START_S, SPOOL_TOTAL_BYTES_MAX
 from memory.models import Scope
 
 logger = logging.getLogger("agent")
@@ -190,6 +190,9 @@ class Keeper:
 
         async def asked() -> State:
             files, size = await asyncio.to_thread(lambda: (len(spool.files()), spool.size()))
+            if size >= SPOOL_TOTAL_BYTES_MAX:
+                full = "the spool is full: turns wait in their calls' memory alone until the store is back"
+                return State("unhealthy", full, {"files": files, "bytes": size})
             told = "turns wait on disk for the store" if files else "nothing waits on disk"
             return State("healthy", told, {"files": files, "bytes": size})
 

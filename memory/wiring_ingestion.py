@@ -341,15 +341,16 @@ async def graph_place(settings: Settings, closers: Closers) -> GraphPlace:
     return GraphPlace(await server.ensure(), None, server.ensure, "the embedded FalkorDB")
 
 
-def checker(where: GraphPlace, ingestor: Ingestor) -> Callable[[], Awaitable[str]]:
-    """Asks whether the graph's server answers, on a connection of its own, and did what it was asked for last."""
+def checker(where: GraphPlace, ingestor: Ingestor | None = None) -> Callable[[], Awaitable[str]]:
+    """Asks whether the graph's server answers, on a connection of its own, and, of an ``ingestor`` in this process, did
+    what it was asked for last."""
 
     async def check() -> str:
         from memory.stores.graph.store import availability
 
         if problem := await availability(where.url, password=where.password):
             raise StoreFault(problem)
-        if problem := ingestor.graph_problem:
+        if ingestor is not None and (problem := ingestor.graph_problem):
             raise StoreUnavailable(problem)
         return "FalkorDB connected"
 

@@ -75,7 +75,10 @@ async def test_what_waits_is_told_with_its_figures(monkeypatch: pytest.MonkeyPat
     assert "may lose turns" in states["redis"].message
     assert len(list(states["redis"].details["durability"])) == 1  # type: ignore[call-overload] # of a store in memory
     stats["oldest_age_s"] = 1.0
-    assert (await keeper.states())["archive"].status == "healthy"
+    monkeypatch.setattr(module, "SPOOL_TOTAL_BYTES_MAX", 1)
+    states = await keeper.states()
+    assert states["archive"].status == "healthy"
+    assert (states["spool"].status, "full" in states["spool"].message) == ("unhealthy", True)
     await backend.aclose()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from livekit.agents.cli.log import ColoredFormatter, JsonFormatter
 from livekit.agents.telemetry import trace_types
 
+import agent
 from agent.private import PrivateFilter, keep_logs_private, keep_traces_private, mask
 
 NUMBER = "+15105550123"
@@ -113,3 +116,15 @@ def test_every_attribute_of_a_phone_caller_is_marked_for_livekits_own_filter(mon
     assert allow_pii_from_env() is False
     copied = {f"{trace_types.ATTR_SIP_PREFIX}h.p-asserted-identity": NUMBER, "lk.job_id": "AJ_1"}
     assert json.dumps(filter_attributes(copied)) == '{"lk.job_id": "AJ_1"}'
+
+
+def test_no_session_is_recorded_or_answers_everybody_in_its_room() -> None:
+    """Both are on by default in LiveKit; every start of a session in this package says otherwise."""
+    starts = [
+        {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        for path in Path(agent.__path__[0]).rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("session.start")
+    ]
+    assert len(starts) == 2
+    assert {(each.get("record"), each.get("session_host")) for each in starts} == {("False", "False")}

@@ -15,18 +15,19 @@ from typing import Any, Self
 from memory.clock import Clock, SystemClock
 from memory.context.block import render_block
 from memory.context.budget import Message
-from memory.context.history import conversation_context, session_history, without_query
+from memory.context.history import begins, conversation_context, session_history, without_query
 from memory.context.prompt import DEFAULT_INSTRUCTIONS, build_system_prompt, llm_messages, render_passages
 from memory.context.truncation import summarize_with, truncate_context
 from memory.counters import Counters
 from memory.errors import HostUnavailable, InvalidEntry, StoreUnavailable
 from memory.limits import CONTEXT_TOKENS_DEFAULT
-from memory.models import ConversationContext, MemoryEntry, MemoryEvent, Recall, Scope, new_id
+from memory.models import ConversationContext, Fact, MemoryEntry, MemoryEvent, Recall, Scope, new_id
 from memory.per_loop import BackendPerLoop
 from memory.ports import Redactor, Selection, SessionState, Summarizer
 from memory.privacy.erasure import DeletionScope, ErasureReceipt, beyond_reach, erase, selection
 from memory.privacy.intake import Intake
 from memory.privacy.redaction import CardRedactor
+from memory.retrieval.profile import profile_of, untold
 from memory.scopes import Scopes
 from memory.settings import Settings, load_settings
 from memory.wiring import Backend, open_backend, open_summarizer
@@ -37,6 +38,7 @@ EVENTS_LIMIT_DEFAULT = 50
 LANGUAGE_EVENTS_SHOWN = 5
 _THREAD_CHARS = 65_536  # redacting a longer text would stall the event loop
 _PASSAGES_SHARE = 4  # retrieved passages take at most a quarter of the context
+_OPENING_MESSAGES = 2  # of a session's beginning: a greeting and the query; looked at however few are asked for
 _WARMED_MAX = 1_024  # users remembered as warmed; who falls out is warmed once more
 
 
@@ -260,25 +262,34 @@ class UnifiedMemoryService:
         """Messages for an LLM call, at most ``MEMORY_CONTEXT_TOKENS``: system prompt, history, the query.
 
         What is remembered from other sessions, and retrieved passages with their sources, stand as escaped data in
-        front of the query, in the user's message; without any, the last message is the query alone. A store that is
-        away costs its part, not the context; it is counted as ``context.degraded``.
+        front of the query, in the user's message; without any, the last message is the query alone. The first query of
+        a session is told the user's profile as well, in what room is left. A store that is away costs its part, not
+        the context; it is counted as ``context.degraded``.
         """
         history: list[MemoryEntry] = []
         switches: Sequence[MemoryEvent] = ()
-        recall = Recall()
+        recall, profile = Recall(), tuple[Fact, ...]()
         try:
             backend = await self._backend()
             state = await self.scopes.find(backend.sessions, session_id, user_id)
-            context = await self._context(backend, state, session_id, max_messages + 1, include_rag=False)
+            window = max(max_messages + 1, _OPENING_MESSAGES + 1)
+            context = await self._context(backend, state, session_id, window, include_rag=False)
             switches = context.language_events
             history = without_query(context.messages, current_query)[-max_messages:] if max_messages > 0 else []
-            shown = frozenset(entry.id for entry in context.messages)
+            shown = frozenset(entry.id for entry in context.messages[-max(max_messages + 1, 1) :])
             budget_ms = self.settings.turn_budget_ms
-            recall = await self._recall(backend, state.scope, current_query, None, budget_ms, shown)
+            recalling = self._recall(backend, state.scope, current_query, None, budget_ms, shown)
+            if begins(context.messages, window, current_query):
+                recall, made = await asyncio.gather(recalling, self._profile(backend, state.scope, budget_ms))
+                profile = untold(made, recall, shown)
+            else:
+                recall = await recalling
         except StoreUnavailable as error:
             self._failed("context.degraded", error)
         limits = self.settings
-        block = render_block(recall, max_tokens=limits.block_tokens, now=self._clock.now(), query=current_query)
+        block = render_block(
+            recall, max_tokens=limits.block_tokens, now=self._clock.now(), query=current_query, profile=profile
+        )
         messages = llm_messages(
             build_system_prompt(switches, rag_results, instructions),
             history,
@@ -383,6 +394,13 @@ class UnifiedMemoryService:
         except (HostUnavailable, StoreUnavailable) as error:
             self._failed("recall.failed", error)
             return Recall(degraded=("host",))
+
+    async def _profile(self, backend: Backend, scope: Scope, budget_ms: float) -> Recall:
+        try:
+            return await profile_of(backend.retriever, scope, budget_ms=budget_ms)
+        except HostUnavailable as error:
+            self._failed("profile.failed", error)
+            return Recall()
 
     def _is_warm(self, backend: Backend, scope: Scope) -> bool:
         if backend is not self._warmed_in:  # a new loop's stores know nothing of what was warm in the old one

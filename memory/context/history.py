@@ -54,6 +54,12 @@ def without_query(history: Sequence[MemoryEntry], query: str) -> list[MemoryEntr
     return list(history[:-1] if asked else history)
 
 
+def begins(messages: Sequence[MemoryEntry], asked_for: int, query: str) -> bool:
+    """Whether ``query`` is the first thing the user says in a session; ``messages``: its newest, of ``asked_for``."""
+    earlier = without_query(messages, query)
+    return len(messages) < asked_for and all(entry.role != "user" for entry in earlier)
+
+
 def conversation_context(
     state: SessionState,
     session_id: str,

@@ -13,7 +13,7 @@ from memory.clock import Clock
 from memory.counters import Counters
 from memory.limits import PROFILE_BUDGET_MS, PROFILE_LIMIT
 from memory.models import Fact, Recall, Scope
-from memory.retrieval.profile import ProfileSource
+from memory.retrieval.profile import ProfileSource, untold
 from memory.retrieval.tasks import end_all
 
 logger = logging.getLogger("memory.plugin")
@@ -58,9 +58,7 @@ class Profile:
             self._ask()
             return ()
         self._told_after = earlier
-        told = {fact.id for fact in recall.facts}
-        shown = present | {passage.id for passage in recall.passages}
-        return tuple(fact for fact in self._made.facts if fact.id not in told and not _is_shown(fact, shown))
+        return untold(self._made, recall, present)
 
     async def aclose(self) -> None:
         """Stop asking. Idempotent."""
@@ -80,9 +78,3 @@ class Profile:
             return
         self._counters.add("profile.ok" if made.facts else "profile.empty")
         self._made, self._made_s = made, self._clock.monotonic()
-
-
-def _is_shown(fact: Fact, shown: frozenset[str] | set[str]) -> bool:
-    """Whether turns that are before the LLM anyhow say it."""
-    turns = [turn for source in fact.sources for turn in source.turns]
-    return bool(turns) and all(turn in shown for turn in turns)

@@ -1,13 +1,16 @@
 """What is known of a user in general: asked for once, when a session starts. Imports nothing heavy.
 
-Above: engine, client, plugin. Below: models.
+Above: engine, client, plugin, service. Below: models, limits, errors.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol, runtime_checkable
 
-from memory.models import Recall, Scope
+from memory.errors import HostUnavailable
+from memory.limits import PROFILE_LIMIT
+from memory.models import Fact, Recall, Scope
 
 # What users of the format know to be asked at a session's start, word for word.
 PROFILE_QUERIES = (
@@ -33,3 +36,34 @@ class ProfileSource(Protocol):
             HostUnavailable: no answer within the budget.
         """
         ...
+
+
+async def profile_of(retriever: object, scope: Scope, *, budget_ms: float) -> Recall:
+    """A user's profile, within ``budget_ms`` in any case. Empty for a session without a user, and where ``retriever``
+    knows no profiles.
+
+    Raises:
+        HostUnavailable: it was not there in time.
+    """
+    if scope.kind != "user" or not isinstance(retriever, ProfileSource):
+        return Recall()
+    try:
+        async with asyncio.timeout(budget_ms / 1_000):
+            return await retriever.profile(scope, limit=PROFILE_LIMIT, budget_ms=budget_ms)
+    except TimeoutError:
+        raise HostUnavailable("The recall host did not make the profile in time.") from None
+
+
+def untold(made: Recall, recall: Recall, present: frozenset[str]) -> tuple[Fact, ...]:
+    """The facts of the profile ``made`` that neither ``recall`` nor the turns in the context say, whose ids ``present``
+    holds. None where the two are of different states: something was erased or has changed in between."""
+    if made.state != recall.state:
+        return ()
+    told = {fact.id for fact in recall.facts}
+    shown = present | {passage.id for passage in recall.passages}
+    return tuple(fact for fact in made.facts if fact.id not in told and not _is_shown(fact, shown))
+
+
+def _is_shown(fact: Fact, shown: frozenset[str]) -> bool:
+    turns = [turn for source in fact.sources for turn in source.turns]
+    return bool(turns) and all(turn in shown for turn in turns)

@@ -20,6 +20,7 @@ CLOCK_SKEW_S = 300  # a timestamp further in the future than this is pulled back
 
 STORE_TIMEOUT_S = 2.0  # one call to a store
 RECORD_TIMEOUT_S = 5.0  # one attempt to record a turn, with its retries inside the client
+RECORD_COURTESY_S = 0.03  # for so long what is to be stored waits for a recall under way
 RECORD_QUEUE_MAX = 512  # turns of one session waiting to be recorded
 RECORD_RETRY_S_MAX = 2.0
 DURABLE_WAIT_S = 0.25  # how long the first audio frame waits for the user's turn to be durable
@@ -163,6 +164,7 @@ def check() -> None:
         "a late turn is on disk before its reply is held up for it": SPOOL_AFTER_S * 2 <= DURABLE_WAIT_S,
         "one entry fits into a session's spool": (ENTRY_CONTENT_BYTES_MAX + ENTRY_RETRIEVED_BYTES_MAX) * 8
         <= SPOOL_BYTES_MAX,
+        "a recall under way sends no turn to the disk": RECORD_COURTESY_S * 2 < SPOOL_AFTER_S,
         "an erasure waits for longer than an attempt to record takes": RECORD_TIMEOUT_S < SPOOL_ERASE_S,
         "an idle poll is no quicker than a busy one": ARCHIVE_POLL_S <= ARCHIVE_POLL_IDLE_S,
         "recalls that come one by one don't hold the archiver back for good": RECALL_QUIET_S < ARCHIVE_YIELD_S_MAX,

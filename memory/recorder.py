@@ -18,6 +18,7 @@ from memory.clock import Clock
 from memory.counters import Counters
 from memory.errors import NotTheWriter, SessionOwnership, SpoolUnusable, StoreUnavailable
 from memory.limits import (
+    RECORD_COURTESY_S,
     RECORD_QUEUE_MAX,
     RECORD_RETRY_S_MAX,
     RECORD_TIMEOUT_S,
@@ -31,6 +32,7 @@ from memory.ports import SessionState, SessionStore, WriterLeases
 from memory.privacy.intake import Intake
 from memory.replay import SessionSpool, replay_left
 from memory.retrieval.deadlines import Deadline, done_within
+from memory.retrieval.right_of_way import RightOfWay
 from memory.spool import Spool
 from memory.spooling import Spooling
 
@@ -58,6 +60,7 @@ class Recorder:
     ``writer`` names this recorder in its lease, uniquely. ``takes_over`` is the name of one that is known to be dead:
     its lease isn't waited out. ``lease_id``: what the lease is on, if not the session. Such a session is recorded by
     several at once that hear different things, such as one that is held in two rooms: one process in each.
+    ``way``: what is stored waits a little (``RECORD_COURTESY_S``) for who has it.
     """
 
     def __init__(
@@ -70,11 +73,13 @@ class Recorder:
         writer: str | None = None,
         takes_over: str | None = None,
         lease_id: str | None = None,
+        way: RightOfWay | None = None,
     ) -> None:
         self.session_id = session_id
         self._intake = intake
         self._clock = clock
         self._counters = counters
+        self._way = way or RightOfWay(clock)
         self._writer = writer or new_id()
         self._takes_over, self._lease_id = takes_over, lease_id
         self._backlog = Backlog(clock)
@@ -277,6 +282,8 @@ class Recorder:
             self._claimed_at_s = now_s
             self._check_kept(state)
             self._speak_again()
+        if self._backlog:
+            await self._way.free(RECORD_COURTESY_S)
         spool = None
         if self._spooling is not None:
             spool = self._spooling.spool

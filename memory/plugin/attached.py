@@ -48,6 +48,7 @@ from memory.privacy.intake import Intake
 from memory.privacy.redaction import CardRedactor
 from memory.recorder import Recorder
 from memory.retrieval.deadlines import Deadline
+from memory.retrieval.right_of_way import RightOfWay
 from memory.settings import AssuranceName, Settings, load_settings
 from memory.wiring import Backend, open_backend
 
@@ -123,6 +124,7 @@ class AttachedMemory:
         self.settings = settings
         self.counters = Counters()
         self._session, self._ctx, self._clock, self._backend = session, ctx, clock, backend
+        way = RightOfWay(clock)
         self._recorder = Recorder(
             Intake(CardRedactor(), clock),
             clock,
@@ -132,10 +134,11 @@ class AttachedMemory:
             takes_over=takes_over,
             # An app's own session may be held in several rooms at once, and heard by one agent in each.
             lease_id=ctx.job.room.sid if ctx is not None and session_id == named_session(ctx) else None,
+            way=way,
         )
         self._ear = Ear(clock, self._turn_durable)
         self._turns = Turns(self._ear, prefix=f"{session_id}/")
-        self._gate = RecallGate(settings, clock, self.counters, self._turns.entry_id)
+        self._gate = RecallGate(settings, clock, self.counters, self._turns.entry_id, way)
         self._finder = CallerFinder(session, ctx, settings, clock, given)
         self._hooks = Hooks(session, self.counters)
         self._opening: Opening | None = None

@@ -186,4 +186,5 @@ class Opening:
             budget_ms=self._settings.turn_budget_ms,
             limit=self._settings.recall_limit,
             counters=self._counters,
+            way=self._gate.way,
         )

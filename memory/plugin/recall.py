@@ -24,6 +24,7 @@ from memory.plugin.greeting import Profile
 from memory.plugin.turns import Remembered
 from memory.retrieval.deadlines import Deadline, done_within
 from memory.retrieval.prefetch import Prefetcher
+from memory.retrieval.right_of_way import RightOfWay
 from memory.settings import Settings
 
 logger = logging.getLogger("memory.plugin")
@@ -55,11 +56,19 @@ class _Prefixed:
 class RecallGate:
     """Remembers for the LLM calls of one session. Nothing here raises, or takes longer than the turn's budget."""
 
-    def __init__(self, settings: Settings, clock: Clock, counters: Counters, entry_id: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        counters: Counters,
+        entry_id: Callable[[str], str],
+        way: RightOfWay,
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._counters = counters
         self._entry_id = entry_id
+        self.way = way
         self._opened: asyncio.Future[Prefetcher | None] = asyncio.get_running_loop().create_future()
         self._waits = True
         self._turn: _Turn | None = None
@@ -108,8 +117,9 @@ class RecallGate:
         """``node``, called with what is remembered; of whatever kind ``node`` returns."""
 
         async def llm_node(chat_ctx: llm.ChatContext, tools: list[llm.Tool], model_settings: ModelSettings) -> Any:
-            prefixed = await self._prefixed(chat_ctx)
-            result = node(prefixed.context if prefixed else chat_ctx, tools, model_settings)
+            with self.way.taken():
+                prefixed = await self._prefixed(chat_ctx)
+                result = node(prefixed.context if prefixed else chat_ctx, tools, model_settings)
             if inspect.iscoroutine(result):
                 result = await result
             if prefixed is None:

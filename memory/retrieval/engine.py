@@ -152,6 +152,7 @@ class RecallEngine:
             try:
                 with user.in_use():
                     recall = await answer(user)
+                self._upkeep.recalled(user)
                 break
             except Retired:
                 continue

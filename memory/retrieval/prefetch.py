@@ -21,6 +21,7 @@ from memory.limits import PREFETCH_INTERVAL_S
 from memory.models import Recall, Scope
 from memory.ports import Retriever
 from memory.retrieval.deadlines import Deadline
+from memory.retrieval.right_of_way import RightOfWay
 from memory.retrieval.tasks import end_all
 
 logger = logging.getLogger(__name__)
@@ -63,10 +64,12 @@ class Prefetcher:
         limit: int,
         counters: Counters,
         interval_s: float = PREFETCH_INTERVAL_S,
+        way: RightOfWay | None = None,
     ) -> None:
         self._retriever, self._scope, self._clock = retriever, scope, clock
         self._budget_ms, self._limit, self._interval_s = budget_ms, limit, interval_s
         self._counters = counters
+        self._way = way or RightOfWay(clock)
         self._in_context: frozenset[str] = frozenset()
         self._wanted: str | None = None
         self._running: _Started | None = None
@@ -152,9 +155,16 @@ class Prefetcher:
             began_s, started = self._begin_wanted(self._wanted)
 
     def _start(self, query: str, budget_ms: float) -> _Started:
+        self._way.take()  # at once: who stores is woken before the task begins
         task = asyncio.create_task(self._recall(query, budget_ms))
-        task.add_done_callback(_looked_at)
+        task.add_done_callback(self._ended)
         return _Started(plain(query), task)
+
+    def _ended(self, task: asyncio.Task[Recall]) -> None:
+        self._way.give()
+        # A prefetch that fails with nobody waiting for it is no news; asyncio would print its traceback.
+        if not task.cancelled():
+            task.exception()
 
     async def _recall(self, query: str, budget_ms: float) -> Recall:
         limit = self._limit + _SPARE_PASSAGES
@@ -199,12 +209,6 @@ class Prefetcher:
         result = result.model_copy(update={"passages": passages[: self._limit]})
         self._counters.add("recall.ok" if result.passages or result.facts else "recall.empty")
         return result
-
-
-def _looked_at(task: asyncio.Task[Recall]) -> None:
-    # A prefetch that fails with nobody waiting for it is no news; asyncio would print its traceback.
-    if not task.cancelled():
-        task.exception()
 
 
 def _result(started: _Started) -> Recall | None:

@@ -12,12 +12,20 @@ import pytest
 from memory.clock import Clock
 from memory.counters import Counters
 from memory.errors import NotTheWriter, SessionOwnership, StoreFault, StoreUnavailable
-from memory.limits import DURABLE_WAIT_S, RECORD_QUEUE_MAX, RECORD_TIMEOUT_S, WRITER_HEARTBEAT_S, WRITER_LEASE_S
+from memory.limits import (
+    DURABLE_WAIT_S,
+    RECORD_COURTESY_S,
+    RECORD_QUEUE_MAX,
+    RECORD_TIMEOUT_S,
+    WRITER_HEARTBEAT_S,
+    WRITER_LEASE_S,
+)
 from memory.models import MemoryEntry, MemoryEvent, Record, Scope
 from memory.ports import Appended, Redacted, SessionState
 from memory.privacy.intake import Intake
 from memory.privacy.redaction import CardRedactor
 from memory.recorder import Recorder
+from memory.retrieval.right_of_way import RightOfWay
 from memory.stores.inmemory import InMemorySessionStore
 from tests.support.recalls import settle
 from tests.support.sessions import HandClock
@@ -79,10 +87,17 @@ class Desk:
         takes_over: str | None = None,
         lease_id: str | None = None,
     ) -> None:
-        self.clock, self.store, self.counters = clock, store, Counters()
+        self.clock, self.store, self.counters, self.way = clock, store, Counters(), RightOfWay(clock)
         intake = Intake(redactor or CardRedactor(), clock)
         self.recorder = Recorder(
-            intake, clock, self.counters, session_id=session_id, writer=writer, takes_over=takes_over, lease_id=lease_id
+            intake,
+            clock,
+            self.counters,
+            session_id=session_id,
+            writer=writer,
+            takes_over=takes_over,
+            lease_id=lease_id,
+            way=self.way,
         )
 
     def start(self) -> Desk:
@@ -120,6 +135,23 @@ async def test_records_are_stored_in_order_and_stamped(desk: Desk) -> None:
     assert [event.event_type for event in await desk.store.events("call-1", event_type=None, limit=9)] == [
         "language_switch"
     ]
+
+
+async def test_a_recall_under_way_goes_before_the_storing_of_its_turn(desk: Desk) -> None:
+    with desk.way.taken():
+        desk.recorder.record(turn("asked"))
+        await desk.clock.advance(RECORD_COURTESY_S / 2)
+        assert await desk.stored() == []
+    assert await desk.recorder.durable(1)
+    assert await desk.stored() == ["asked"]
+
+
+async def test_P_durable_a_recall_that_hangs_holds_a_turn_up_for_a_moment_only(desk: Desk) -> None:
+    with desk.way.taken(), desk.way.taken():
+        desk.recorder.record(turn("asked"))
+        await desk.clock.advance(RECORD_COURTESY_S)
+        assert await desk.recorder.durable(0)
+        assert await desk.stored() == ["asked"]
 
 
 async def test_what_is_recorded_before_it_is_known_whose_it_is_waits(clock: HandClock) -> None:

@@ -455,6 +455,17 @@ async def test_the_engine_is_busy_during_a_recall_and_a_moment_longer(bench: Ben
     assert not bench.engine.busy()
 
 
+async def test_the_turn_that_a_recall_was_for_is_read_soon_after(bench: Bench) -> None:
+    await bench.say("Hello there.")
+    await bench.recall(QUESTION)
+    await bench.say(FACT)
+    await bench.clock.advance(RECALL_QUIET_S)
+    assert bench.engine.stats()["turns"] == 2
+    assert bench.embedder.asked_for(FACT) == 1
+    await bench.recall(QUESTION)
+    assert bench.embedder.asked_for(FACT) == 1
+
+
 async def test_logs_of_users_now_talking_are_followed_between_recalls(bench: Bench) -> None:
     await bench.say("Hello there.")
     await bench.recall(QUESTION)

@@ -15,10 +15,11 @@ from memory.context.block import parse_block, render_block
 from memory.context.budget import estimate_tokens
 from memory.errors import HostUnavailable
 from memory.limits import BLOCK_TOKENS_DEFAULT, RECALL_FACTS
-from memory.models import Recall, Scope
+from memory.models import MemoryEntry, Recall, Scope
 from memory.ports import Selection
 from memory.retrieval.client import HostRetriever
-from memory.settings import load_settings
+from memory.service import UnifiedMemoryService
+from memory.settings import Settings, load_settings
 from memory.stores.sql import SqlArchive
 from memory.wiring import Backend, open_backend
 from tests.support.knowing import LATER
@@ -138,6 +139,20 @@ async def test_P_erased_without_one_session_its_facts_are_gone_and_the_others_st
     await world.retriever.erase(scope_of(), meant)
     assert told(await world.ask()) == []
     assert told(await world.profile()) == [cat.statement.text]
+
+
+async def test_the_first_query_of_a_chat_is_told_what_is_known_of_the_user(world: World) -> None:
+    version, [leeds] = await world.learner().learn("The home of the user is in Leeds")
+    await world.announce(version)
+    await world.profile()  # whatever starting a host takes
+    settings = Settings(turn_budget_ms=5_000)
+    service = UnifiedMemoryService(backend=world.backend, settings=settings, org_id="acme", agent_id="desk")
+    first = await service.build_llm_context("chat-1", "Hello!", user_id="ana")
+    assert [line.text for line in parse_block(first[-1]["content"])] == [leeds.statement.text]
+    await service.add_entry("chat-1", MemoryEntry(role="user", content="Hello!", mode="text"), "ana")
+    await service.add_entry("chat-1", MemoryEntry(role="assistant", content="Hi.", mode="text"), "ana")
+    later = await service.build_llm_context("chat-1", "Thanks!", user_id="ana")
+    assert later[-1]["content"] == "Thanks!"
 
 
 @pytest.mark.case("L37")

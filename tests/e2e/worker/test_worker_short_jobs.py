@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import psutil
 import pytest
 
 from tests.e2e.worker.conftest import Start
-from tests.support.footprints import Footprint, grown
+from tests.support.footprints import Footprint, grown, told
 from tests.support.livekit_server import LiveKitServer
 from tests.support.room_clients import in_room
 from tests.support.workers import WorkerProcess
@@ -58,12 +59,15 @@ async def settled(worker: WorkerProcess, children: int) -> dict[str, Footprint]:
 
 @pytest.mark.case("S08")
 @pytest.mark.parametrize(("warm", "count"), [(15, 45), pytest.param(50, 500, marks=pytest.mark.long)])
-async def test_S08_short_jobs_leave_nothing_behind(livekit: LiveKitServer, start: Start, warm: int, count: int) -> None:
+async def test_S08_short_jobs_leave_nothing_behind(
+    livekit: LiveKitServer, start: Start, warm: int, count: int, record_property: Callable[[str, object], None]
+) -> None:
     worker = await start(AGENT_GREETING="off", AGENT_MAX_CALLS="24", MEMORY_HOST_IDLE_SECONDS="30").registered()
     idle = len(psutil.Process(worker.process.pid).children(recursive=True))
     await short_calls(livekit, range(warm))
     before = await settled(worker, idle)
     await short_calls(livekit, range(warm, count))
     after = await settled(worker, idle)
+    record_property("footprints", told(before, after))
     assert grown(before, after, rss_mb=RSS_MB, handles=HANDLES) == {}
     assert await worker.said_by("user-0", turns=len(range(0, count, USERS))) != []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -53,6 +55,10 @@ async def run(benchmarks: dict[str, Benchmark], names: Sequence[str]) -> int:
     if unknown:
         sys.stderr.write(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(benchmarks)}\n")
         return 2
+    running = asyncio.current_task()
+    assert running is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C does: what was started is ended
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     missed = False
     for name in names or list(benchmarks):
         for figure in await benchmarks[name]():

@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("memory").setLevel(arguments.log_level)
     try:
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # who started us so meant it
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return int(arguments.run(arguments))
     except VoiceMemoryError as error:
         print(error, file=sys.stderr)

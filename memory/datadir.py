@@ -36,7 +36,7 @@ def prepare(data_dir: Path) -> Path:
         _check_writable(data_dir)
     except OSError as error:
         raise DataDirectoryUnusable(
-            f"The data directory can't be used: {error.strerror or error}. "
+            f"The data directory {data_dir} can't be used: {error.strerror or error}. "
             "Set VOICEASSIST_DATA_DIR to a directory that this user can write, with free space."
         ) from error
     return data_dir

@@ -305,9 +305,27 @@ def explain(error: ValidationError, settings_class: type[BaseSettings]) -> list[
             lines.append(str(fault["msg"]).removeprefix("Value error, "))
             continue
         place = str(fault["loc"][0])
-        reason = str(fault["msg"]).removeprefix("Value error, ")
-        lines.append(f"{names.get(place, place)}: {reason[:1].lower()}{reason[1:]} (given: {_kind(fault['input'])})")
+        lines.append(
+            f"{names.get(place, place)}: {_reason(fault['type'], fault['msg'])} (given: {_kind(fault['input'])})"
+        )
     return lines
+
+
+_REASONS = {
+    "bool_parsing": "must be true or false",
+    "int_parsing": "must be a whole number",
+    "float_parsing": "must be a number",
+}
+
+
+def _reason(kind: str, told: str) -> str:
+    if kind in _REASONS:
+        return _REASONS[kind]
+    reason = told.removeprefix("Value error, ")
+    for begin in ("Input should ", "String should "):
+        if reason.startswith(begin):
+            return "must " + reason.removeprefix(begin)
+    return reason[:1].lower() + reason[1:]
 
 
 def variable(settings_class: type[BaseSettings], field: str) -> str:

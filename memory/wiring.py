@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -217,8 +218,16 @@ def open_retriever(settings: Settings, closers: list[Callable[[], Awaitable[None
 
 
 def recall_host(settings: Settings) -> HostSpec:
-    """How this data directory's recall host is run and found."""
-    return HostSpec.module(RECALL_HOST, settings.data_dir, "memory", "host", env=environment(settings))
+    """How the recall host of this data directory and these stores is run and found."""
+    return HostSpec.module(_recall_host_name(settings), settings.data_dir, "memory", "host", env=environment(settings))
+
+
+def _recall_host_name(settings: Settings) -> str:
+    # A host goes on with the stores it was started with: who names others, or mends a wrong URL, gets one of their own.
+    kept = (redis_url(settings), settings.database_url, settings.embedder, settings.graphiti_enabled)
+    if kept == (None, None, "local", True):
+        return RECALL_HOST
+    return f"{RECALL_HOST}-{hashlib.sha256(repr(kept).encode()).hexdigest()[:6]}"
 
 
 def open_embedder(settings: Settings) -> Embedder | None:

@@ -45,16 +45,18 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         recording = read_wav(arguments.recording)
         if arguments.out:
-            _check_writable(Path(arguments.out))
+            _check_writable(Path(arguments.out), recording=Path(arguments.recording))
     except BadRecording as error:
         raise UnusableRecording(str(error)) from None
     output = Output()
     return run_async(lambda: call(arguments, configuration, recording, output), output)
 
 
-def _check_writable(path: Path) -> None:
+def _check_writable(path: Path, *, recording: Path) -> None:
     # Before the call, not after: what can't be written then is lost.
     directory = path.parent
+    if path.exists() and path.samefile(recording):
+        raise BadRecording(f"--out {path} is the recording itself, and would replace it. Give another path.")
     if path.is_dir():
         raise BadRecording(f"{path} is a directory. Give a file's name.")
     if not directory.is_dir():

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,8 +26,10 @@ from agent.settings import PARTS, AgentSettings, Configuration
 from memory import wiring
 from memory.datadir import DATA_FORMAT, prepare, runtime_dir
 from memory.errors import VoiceMemoryError
-from memory.models import Scope
-from memory.settings import Settings
+from memory.hosting import HostUse
+from memory.models import Recall, Scope
+from memory.ports import Retriever
+from memory.settings import Settings, variable
 
 if TYPE_CHECKING:
     from agent.local.client import SpeechClient
@@ -34,9 +38,13 @@ Status = Literal["ok", "off", "warn", "fail"]
 FREE_BYTES_WARN = 1 << 30
 FREE_BYTES_MIN = 100 << 20
 NET_TIMEOUT_S = 8.0
+OPENING_S_MAX = 3.0
 PYTHONS = ((3, 11), (3, 13))
 
 _PACKAGE = "livekit-unified-memory"
+_MINOR = {"vectors"}  # recall's embedder has a check of its own, and may just be loading
+# AGENT_ alone is anybody's: the editors and tools of other agents set such variables, too.
+_OURS = ("MEMORY_", "VOICEASSIST_", "GRAPHITI_", "FALKORDB_", "AGENT_STT", "AGENT_LLM", "AGENT_TTS", "AGENT_MEMORY")
 _PROBE = Scope(org_id="doctor", agent_id="doctor", user_id="doctor")
 # Extra, the modules that show that it is installed, and what it is for.
 _EXTRAS = (
@@ -117,7 +125,21 @@ async def check_settings(patient: Patient) -> Finding:
     ]
     if not memory.enabled:
         return Finding("warn", "MEMORY_ENABLED is off: nothing is remembered", "Unset MEMORY_ENABLED.")
-    return Finding("ok", f"{len(changed)} set; {', '.join(keys)}")
+    detail = f"{len(changed)} set; {', '.join(keys)}"
+    if misspelt := _misspelt(os.environ):
+        return Finding("warn", detail, f"No setting has this name: {', '.join(misspelt)}.")
+    return Finding("ok", detail)
+
+
+def _misspelt(environment: Iterable[str]) -> list[str]:
+    """Variables that look like settings of ours and are none, each with the one that it may be meant for."""
+    known = [variable(kind, field) for kind in (Settings, AgentSettings) for field in kind.model_fields]
+    told = []
+    for name in sorted(environment):
+        if name.startswith(_OURS) and name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            told.append(f"{name} ({nearest[0]}?)" if nearest else name)
+    return told
 
 
 async def check_packages(_: Patient) -> Finding:
@@ -227,11 +249,34 @@ async def check_archive(patient: Patient) -> Finding:
 @configured
 async def check_recall(patient: Patient) -> Finding:
     async with _closing() as closers:
+        await _started(HostUse(wiring.recall_host(patient.memory)))  # if it can't be, it says why
         retriever = wiring.open_retriever(patient.memory, closers)
         await retriever.warm(_PROBE)
+        recall = await _recalled(retriever)
+    detail = f"the recall host answers in {recall.elapsed_ms:.1f} ms"
+    if not recall.degraded:
+        return Finding("ok", detail)
+    detail += f", without {', '.join(recall.degraded)}"
+    if set(recall.degraded) <= _MINOR:
+        return Finding("ok", detail)
+    return Finding("warn", detail, "See session store and archive above; recall is whole again once both answer.")
+
+
+async def _recalled(retriever: Retriever) -> Recall:
+    """What recall can do once a host that was just started has opened its archive."""
+    until_s = time.monotonic() + OPENING_S_MAX
+    while True:
         recall = await retriever.recall(_PROBE, "doctor", limit=1, budget_ms=NET_TIMEOUT_S * 1000)
-    missing = f", without {', '.join(recall.degraded)}" if recall.degraded else ""
-    return Finding("ok", f"the recall host answers in {recall.elapsed_ms:.1f} ms{missing}")
+        if set(recall.degraded) <= _MINOR or time.monotonic() > until_s:
+            return recall
+        await asyncio.sleep(0.1)
+
+
+async def _started(use: HostUse) -> None:
+    try:
+        await use.ensure()
+    finally:
+        use.release()
 
 
 @configured

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 CLOSE_STEP_S = 1.0
 SESSION_CLOSE_S = 2.0  # more than LAST_WORDS_S, which is part of it
 NOT_STORED = "What was said last could not be stored: the store is away or full. python -m agent doctor says more."
+ON_DISK = "What was said last waits on this machine's disk until its store is back. python -m agent doctor says more."
 
 logger = logging.getLogger("agent")
 
@@ -143,23 +144,30 @@ async def conversation(
             yield Conversation(session, memory, backend, scope, session_id, warmed)
         finally:
             warmed.cancel()
-            stored = await _close(session, memory, models)
-        if not stored:
-            raise StoreUnavailable(NOT_STORED)
+            problem = await _close(session, memory, models)
+        if problem:
+            raise StoreUnavailable(problem)
 
 
-async def _close(session: AgentSession[None], memory: AttachedMemory, models: Models) -> bool:
-    """Close them; whether everything that was said is stored."""
+async def _close(session: AgentSession[None], memory: AttachedMemory, models: Models) -> str | None:
+    """Close them; what to tell where not everything that was said is stored."""
     task = asyncio.current_task()
     hurried = task is not None and task.cancelling() > 0
     # The session first: closing it commits what was being said, and the memory then stores that too.
     await bounded(session.aclose(), timeout_s=SESSION_CLOSE_S)
     stored = await memory.flush(CLOSE_STEP_S if hurried else SHUTDOWN_FLUSH_S)
-    if hurried and not stored:
-        notice(NOT_STORED)
+    problem = None if stored else _where_it_is(memory)
+    if hurried and problem:
+        notice(problem)
     await bounded(memory.aclose())
     await bounded(models.aclose())
-    return stored
+    return problem
+
+
+def _where_it_is(memory: AttachedMemory) -> str:
+    counted = memory.counters
+    on_disk = counted["record.spooled"] and not counted["record.not_spooled"] and not counted["record.lost"]
+    return ON_DISK if on_disk else NOT_STORED
 
 
 def assistant(settings: AgentSettings, greeting: str | None) -> Assistant:

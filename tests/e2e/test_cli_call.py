@@ -127,6 +127,9 @@ def test_a_place_that_can_not_be_written_is_refused_before_the_call(tmp_path: Pa
         run(_arguments(tmp_path / "whole.wav", tmp_path / "nowhere" / "out.wav"))
     with pytest.raises(UnusableRecording, match="is a directory"):
         run(_arguments(tmp_path / "whole.wav", tmp_path))
+    (tmp_path / "again.wav").symlink_to(tmp_path / "whole.wav")
+    with pytest.raises(UnusableRecording, match="is the recording itself"):
+        run(_arguments(tmp_path / "whole.wav", tmp_path / "again.wav"))
 
 
 def test_a_directory_of_somebody_else_is_refused_before_the_call(

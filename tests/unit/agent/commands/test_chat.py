@@ -13,7 +13,7 @@ import pytest
 from livekit.agents import APIConnectionError, llm
 
 from agent.commands.chat import chat
-from agent.commands.conversation import NOT_STORED
+from agent.commands.conversation import NOT_STORED, ON_DISK
 from agent.commands.lines import LineReader
 from agent.commands.output import Output
 from agent.local.thinker import ExtractiveLLM
@@ -227,4 +227,19 @@ async def test_P_silent_stores_that_are_away_do_not_silence_the_agent_and_the_lo
     monkeypatch.setattr(backend.sessions, "append", away)
     monkeypatch.setattr("agent.commands.conversation.SHUTDOWN_FLUSH_S", 0.2)
     with pytest.raises(StoreUnavailable, match=NOT_STORED[:30]):
+        await talk("I live in Oslo.")
+
+
+async def test_what_waits_on_disk_is_not_called_lost(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: Any, **__: Any) -> None:
+        raise StoreUnavailable("away")
+
+    async def open_backend(settings: Settings) -> Backend:
+        spool = wiring.open_spool(settings)
+        return Backend(backend.sessions, backend.retriever, backend.open_archive, spool=spool)
+
+    monkeypatch.setattr(wiring, "open_backend", open_backend)
+    monkeypatch.setattr(backend.sessions, "append", away)
+    monkeypatch.setattr("agent.commands.conversation.SHUTDOWN_FLUSH_S", 1.0)
+    with pytest.raises(StoreUnavailable, match=ON_DISK[:30]):
         await talk("I live in Oslo.")

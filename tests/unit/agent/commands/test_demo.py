@@ -25,3 +25,10 @@ def test_a_question_that_says_it_all_shows_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("agent.local.models.missing_packages", list)
     with pytest.raises(DemoRefused, match="Ask in other words"):
         run(arguments(ask=ask))
+
+
+@pytest.mark.parametrize("say", ["Yes.", "It is.", "…"])
+def test_a_saying_without_a_fact_shows_nothing(monkeypatch: pytest.MonkeyPatch, say: str) -> None:
+    monkeypatch.setattr("agent.local.models.missing_packages", list)
+    with pytest.raises(DemoRefused, match="Say a fact"):
+        run(arguments(say=say))

@@ -18,6 +18,9 @@ from agent.commands.doctor import examine
 from agent.commands.endpoints import check_livekit, check_openai
 from agent.commands.output import Output
 from agent.settings import load
+from memory import wiring
+from memory.hosting import HostUse
+from memory.models import Recall, Scope
 
 
 async def fine(_: Patient) -> Finding:
@@ -239,3 +242,43 @@ async def test_what_is_not_used_is_not_asked() -> None:
     patient = Patient(load(), [])
     assert (await check_openai(patient)).status == "off"
     assert (await check_livekit(patient)).status == "off"
+
+
+async def test_a_name_that_is_no_settings_is_pointed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMORY_RECAL_LIMIT", "3")
+    monkeypatch.setenv("FALKORDB_USER", "me")
+    monkeypatch.setenv("AGENT_OF_ANOTHER_PROGRAM", "1")
+    code, text = await diagnose(checks.check_settings)
+    assert code == 0
+    assert "No setting has this name: FALKORDB_USER, MEMORY_RECAL_LIMIT (MEMORY_RECALL_LIMIT?)." in text
+
+
+async def test_a_recall_host_that_cannot_start_says_why_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:9")
+    code, text = await diagnose(checks.check_recall, timeout_s=60)
+    assert code == 1
+    assert "Check REDIS_URL" in text
+    assert "no answer" not in text
+
+
+@pytest.mark.parametrize(("missing", "status"), [((), "ok"), (("vectors",), "ok"), (("log", "facts"), "warn")])
+async def test_recall_that_lacks_a_store_is_not_well(
+    monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], status: str
+) -> None:
+    class Lacking:
+        async def warm(self, _: Scope) -> None:
+            pass
+
+        async def recall(self, *_: Any, **__: Any) -> Recall:
+            return Recall(degraded=missing)
+
+    async def started(_: HostUse) -> None:
+        pass
+
+    monkeypatch.setattr(checks, "_started", started)
+    monkeypatch.setattr(checks, "OPENING_S_MAX", 0.0)
+    monkeypatch.setattr(wiring, "open_retriever", lambda *_: Lacking())
+    finding = await checks.check_recall(Patient(load(), []))
+    assert finding.status == status
+    assert bool(finding.fix) == (status == "warn")
+    assert all(part in finding.detail for part in missing)

@@ -51,6 +51,22 @@ def test_what_is_not_remembered_is_told_apart(changed: dict[str, str], outcome: 
     assert not found.ok
 
 
+def test_a_card_number_is_masked_rather_than_misheard() -> None:
+    said, masked = "My card number is 4111 1111 1111 1111.", "My card number is [card number]"
+    found = verdict(said=said, understood=masked, asked="What is my card number?", block=masked, answer=masked)
+    assert (found.outcome, found.lost) == ("masked", ())
+    assert "never stored" in found.reason
+    paid = verdict(said=said, understood=masked, asked="How do I pay?", block=masked, answer=masked)
+    assert (paid.outcome, paid.lost) == ("remembered", ())
+
+
+def test_what_the_listener_made_something_else_of_is_misheard() -> None:
+    said, heard = "Ich habe einen Hund namens Bello.", "It can't keep Ein and Han namans bellow."
+    found = verdict(said=said, understood=heard, asked="Wie heißt mein Hund?", block="", answer="I don't know.")
+    assert found.outcome == "misheard"
+    assert "English only" in found.reason
+
+
 def test_the_memory_is_measured_by_what_was_understood() -> None:
     heard = "I am allergic to pea notes, so please keep them off my order."
     found = verdict(understood=heard, block=f"- {heard}", answer=f"You said: {heard}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from redis.asyncio import Redis
 
 from memory.counters import Counters
 from memory.ingestion import scan
@@ -16,12 +19,16 @@ from memory.ingestion.asked import LanguageModels
 from memory.ingestion.confidential import Confidential
 from memory.ingestion.digesting import Digester
 from memory.ingestion.scan import Queue
-from memory.ingestion.tasks import TaskEngine
+from memory.ingestion.tasks import NAME, TaskEngine
 from memory.ingestion.worker import FactsPart, IngestWork, Knowledge
 from memory.limits import INGEST_USERS_MAX
 from memory.providers.summarizer import ExtractiveSummarizer
+from memory.stores.embedded import EmbeddedServer
+from memory.wiring import open_backend
 from tests.support import redis_server
-from tests.support.archives import entry, new_scope, sqlite_url
+from tests.support.archives import entry, logged, new_scope, sqlite_url
+from tests.support.graph_llm import serving
+from tests.support.ingest_process import World, environment, ingesting
 from tests.support.ingesting import DIMENSION, Plant
 from tests.support.knowing import opened
 from tests.support.redis_server import DURABLE, RedisServer
@@ -123,3 +130,61 @@ async def test_ten_thousand_sessions_that_end_at_once_cost_no_memory(plant: Plan
     assert max(work.rss) - settled < 60 * _MB
     used = int(server.client().info("memory")["used_memory_peak"])
     assert used < 64 * _MB
+
+
+LIVE_S, LIVE_PAUSE_S, BUDGET_MS = 45.0, 0.25, 500.0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.promise("P-silent")
+async def test_P_silent_ten_thousand_ended_sessions_starve_no_live_call(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as llm:
+        values = environment(data_dir, llm.url)
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+        world = await World.open(values)
+        backend = await open_backend(world.settings)
+        assert backend.retriever is not None
+        try:
+            for number in range(500):
+                records = [entry("I live in Leeds.", session=f"{number}-{at}", minute=at) for at in range(20)]
+                await world.archive.store(new_scope(user_id=f"user {number}"), logged(records))
+            assert (await world.chunks.counts())["uncut"] == 10_000
+            await world.say("ana", "My cat is called Biscuit.", archived=False)
+            scope, query = world.scope("ana"), "What is my cat called?"
+            await backend.retriever.recall(scope, query, limit=8, budget_ms=60_000)  # the host has started
+            rss: list[int] = []
+            waiting: list[int] = []
+            async with ingesting(values) as worker:
+                await worker.until_healthy("llm")
+                process, until_s = psutil.Process(worker.pid), time.monotonic() + LIVE_S
+                while time.monotonic() < until_s:
+                    found = await backend.retriever.recall(scope, query, limit=8, budget_ms=BUDGET_MS)
+                    assert [passage.text for passage in found.passages] == ["My cat is called Biscuit."]
+                    assert not set(found.degraded) & {"history"}
+                    rss.append(process.memory_info().rss)
+                    waiting.append(await _in_redis(world))
+                    await asyncio.sleep(LIVE_PAUSE_S)
+            counts = await world.chunks.counts()
+            assert counts["done"] > 0
+            assert counts["done"] + counts["waiting"] + counts["uncut"] >= 10_000, "what is not done yet waits in SQL"
+            assert max(waiting) <= 2 * INGEST_USERS_MAX + 1
+            settled = rss[len(rss) // 3]
+            assert max(rss[len(rss) // 3 :]) - settled < 60 * _MB
+        finally:
+            await backend.aclose()
+            await world.aclose()
+
+
+async def _in_redis(world: World) -> int:
+    """How many tasks the engine holds."""
+    server = EmbeddedServer(world.settings.data_dir, idle_s=1.0)
+    client: Any = Redis.from_url(await server.ensure())
+    try:
+        return int(await client.xlen(f"{NAME}:stream")) + int(await client.zcard(f"{NAME}:queue"))
+    finally:
+        await client.aclose()
+        await server.aclose()

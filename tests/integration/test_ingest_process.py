@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -14,7 +17,7 @@ from redis import Redis
 from memory.identity import group_id
 from memory.knowledge import ChunkState
 from memory.stores.embedded import EmbeddedServer
-from tests.support import archives
+from tests.support import archives, redis_server
 from tests.support.graph_llm import GraphLLM, Trouble, serving
 from tests.support.ingest_process import World, environment, ingesting
 
@@ -270,6 +273,49 @@ async def test_two_workers_share_the_work_of_one_archive_in_postgresql(
         finally:
             await world.aclose()
     assert llm.stats.calls["ExtractionAnswer"] == len(users)
+
+
+@pytest.mark.promise("P-durable")
+async def test_P_durable_what_a_machine_that_died_left_in_redis_alone_is_ingested_by_another(
+    values: dict[str, str], data_dir: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server_url = archives.postgres_server_url(request)
+    with redis_server.running(*redis_server.DURABLE) as redis, archives.fresh_database(server_url) as url:
+        shared = {"REDIS_URL": redis.url(), "DATABASE_URL": url.replace("postgresql+asyncpg", "postgresql")}
+        values |= shared
+        for name, value in shared.items():
+            monkeypatch.setenv(name, value)
+        world = await World.open(values)
+        host = await host_of_another_machine(values, data_dir / "other")
+        try:
+            await world.say("ana", "Hello there.", archived=False)
+            await world.until(lambda: _archived(world, 1))  # by that machine's recall host, as long as it lives
+            host.send_signal(signal.SIGSTOP)
+            await world.say("ana", *SAID, session="call-2", archived=False)
+            host.kill()
+            await host.wait()
+            assert await _archived(world, 1)
+            assert await world.sessions.pending(limit=9) == [world.scope("ana")]
+            async with ingesting(values):
+                await world.until_facts("ana", FACTS)
+            found = await world.archive.read(world.scope("ana"), after=0, limit=99)
+            assert [item.record.to_dict()["content"] for item in found] == ["Hello there.", *SAID]
+            assert await world.sessions.pending(limit=9) == []
+        finally:
+            if host.returncode is None:
+                host.kill()
+            await host.wait()
+            await world.aclose()
+
+
+async def host_of_another_machine(values: dict[str, str], there: Path) -> asyncio.subprocess.Process:
+    """A recall host, and so an archiver, with a data directory of its own."""
+    environment = {**os.environ, **values, "VOICEASSIST_DATA_DIR": str(there), "MEMORY_HOST_IDLE_SECONDS": "60"}
+    return await asyncio.create_subprocess_exec(sys.executable, "-m", "memory", "host", env=environment)
+
+
+async def _archived(world: World, count: int) -> bool:
+    return len(await world.archive.read(world.scope("ana"), after=0, limit=99)) == count
 
 
 async def test_a_wrong_setting_is_refused_at_start(values: dict[str, str]) -> None:

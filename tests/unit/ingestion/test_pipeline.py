@@ -256,6 +256,39 @@ async def test_L28_vectors_of_a_wrong_length_are_not_stored_and_count_for_nothin
     assert await plant.facts(scope) == FACTS
 
 
+@pytest.mark.case("L28")
+async def test_L28_a_limit_of_a_minute_then_a_refused_key_then_a_wrong_length_cost_time_and_nothing_else(
+    plant: Plant, scope: Scope
+) -> None:
+    user, clock, embedder = await heard(plant, scope, *SAID), plant.stores.clock, plant.embedder
+
+    async def look_for(seconds: float) -> int:
+        """Look every second; how often the endpoint was asked."""
+        asked_before, until = embedder.calls, clock.seconds + seconds
+        while clock.seconds < until:
+            for due in await plant.stores.chunks.due(now=clock.now(), limit=10):
+                assert await plant.ingestor.ingest_next(due) is Outcome.WAITS
+            clock.seconds += 1
+        return embedder.calls - asked_before
+
+    embedder.fault = lambda: ProviderUnavailable("limited (429)", retry_after_s=20.0)
+    assert await look_for(60) <= 3
+    embedder.fault = lambda: ProviderRefused("401: check OPENAI_API_KEY")
+    assert await look_for(600) <= 5, "no storm"
+    assert plant.ingestor.embedder_breaker.state.refused
+    embedder.fault, embedder.length = lambda: None, DIMENSION + 1
+    assert await look_for(1_200) <= 10
+    assert await plant.stores.rows("facts") == 0
+    [status] = await plant.stores.chunks.statuses(state=ChunkState.WAITING, limit=10)
+    assert status.chunk.attempts == 0
+    embedder.length = DIMENSION
+    clock.seconds += 2 * BREAKER_OPEN_S_MAX
+    assert await plant.ingest_all(user) == [Outcome.DONE]
+    assert plant.llm.answered == ["extraction"]
+    assert await plant.facts(scope) == FACTS
+    await plant.assert_projected(scope)
+
+
 async def test_a_missing_embedder_is_the_operators_to_mend(plant: Plant, scope: Scope) -> None:
     user = await heard(plant, scope, *SAID)
     plant.embedder.fault = lambda: EmbedderUnavailable("The local embedder is missing: pip install …")

@@ -11,6 +11,7 @@ Known differences, each shown below:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -406,6 +407,29 @@ async def test_L25_graphiti_on_a_stranger_makes_no_graph(server: RedisServer, se
         assert await graphiti.retrieve_episodes(NOON, group_ids=[group_id(stranger)]) == []
     assert graphs(server) == before
     assert os.environ["GRAPHITI_TELEMETRY_ENABLED"] == "false"
+
+
+def asked_so_far(server: RedisServer) -> int:
+    """How many queries graphs were asked."""
+    with contextlib.closing(server.client()) as client:
+        stats = client.info("commandstats")
+    return sum(
+        int(one["calls"])
+        for name, one in stats.items()
+        if name.lower() in ("cmdstat_graph.query", "cmdstat_graph.ro_query")
+    )
+
+
+async def test_graphiti_is_opened_without_a_query_and_searches_with_two(
+    told: Ours, server: RedisServer, settings: Settings
+) -> None:
+    indices = ask(server, group_id(told.scope), "CALL db.indexes() YIELD label RETURN count(label)")
+    before = asked_so_far(server)
+    async with open_graphiti(settings, told.scope, embedder=WordEmbedder()) as graphiti:
+        for _ in range(3):
+            assert await graphiti.search("pilot", group_ids=[group_id(told.scope)])
+    assert asked_so_far(server) - before == 6
+    assert ask(server, group_id(told.scope), "CALL db.indexes() YIELD label RETURN count(label)") == indices
 
 
 async def test_the_embedded_server_holds_the_graph_and_comes_back(data_dir: Path) -> None:

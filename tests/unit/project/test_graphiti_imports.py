@@ -31,6 +31,16 @@ def test_only_the_graphs_readers_import_graphiti() -> None:
     assert len(files) > 100
 
 
+def test_nobody_writes_to_a_graph_by_graphiti() -> None:
+    writers = {"add_episode", "add_episode_bulk", "add_triplet", "remove_episode", "build_indices_and_constraints"}
+    files = [path for part in ("agent", "memory") for path in (ROOT / part).rglob("*.py")]
+    called = {
+        node.attr for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
+    }
+    assert not called & writers
+    assert "insisting" in called, "what our own writes go by"
+
+
 @pytest.mark.parametrize(
     "module",
     [

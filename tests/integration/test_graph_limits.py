@@ -33,6 +33,8 @@ from tests.support.knowing import USER, entity, episode, opened, statement
 from tests.support.redis_server import RedisServer
 from tests.support.talk import chunk
 
+pytestmark = [pytest.mark.timeout(300)]
+
 MODEL = f"{HashEmbedder.model}/{DIMENSION}"
 FACTS = 20_000
 READS, READERS, WRITES = 200, 25, 20

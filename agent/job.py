@@ -38,6 +38,9 @@ FAILED_CODE = 70  # of a job that can't go on: its worker has the call gone on w
 CLOSE_STEP_S = 3.0
 DELETE_ROOM_S = 3.0
 RESUME_S = 5.0
+# Silence is encoded all call long, though hardly anything of it is sent. From 64 kbit/s on Opus does so in its other
+# way: 9 ms of processor time a second instead of 23 (measured). Where packets get lost it goes back to the former.
+VOICE_BITS_PER_S = 64_000
 GREETED_S = 300.0  # who talked so lately isn't greeted anew
 _POLL_S = 1.0
 _CALL = "agent.call"
@@ -238,9 +241,12 @@ class Call:
 def room_options() -> room_io.RoomOptions:
     """How a session is in its room. ``TypedInput`` takes what is typed, ``Presence`` decides when the user has left;
     LiveKit's own gain control would clip the first seconds of a phone call, and browsers have one themselves."""
+    published = rtc.TrackPublishOptions(source=rtc.TrackSource.SOURCE_MICROPHONE)
+    published.audio_encoding.max_bitrate = VOICE_BITS_PER_S
     return room_io.RoomOptions(
         text_input=False,
         audio_input=room_io.AudioInputOptions(auto_gain_control=False, frame_size_ms=20),
+        audio_output=room_io.AudioOutputOptions(track_publish_options=published),
         close_on_disconnect=False,
     )
 

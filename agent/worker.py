@@ -36,6 +36,8 @@ IDLE_PROCESSES_MAX = 4
 CLOSE_S_MAX = 10.0
 FULL_LOAD = 0.7  # what livekit-server takes for full: a worker that says more is sent nothing, whatever its own limit
 PRELOADED = ["agent.preload"]
+# LiveKit looks for a blocked loop five times in so many ms, and wakes up twice for it: by default 100 times a second.
+BLOCKED_WARN = ("LIVEKIT_AGENTS_LOOP_BLOCK_WARN_MS", "250")
 
 
 class Worker(AgentServer):
@@ -84,6 +86,7 @@ class Worker(AgentServer):
         # A job has nothing to calculate with several threads, and is forked from a process that should have none.
         for name, threads in ONE_THREAD.items():
             os.environ.setdefault(name, threads)
+        os.environ.setdefault(*BLOCKED_WARN)
         keep_logs_private()
         keep_traces_private()
         try:

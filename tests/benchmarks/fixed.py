@@ -72,8 +72,7 @@ class _Hearing(stt.RecognizeStream):
         async for frame in self._input_ch:
             if not isinstance(frame, rtc.AudioFrame):
                 continue
-            samples = np.frombuffer(frame.data, np.int16).astype(np.float32)
-            is_loud = float(np.sqrt(np.mean(samples**2))) > _LOUD
+            is_loud = bool(np.frombuffer(frame.data, np.int16).max() > _LOUD)
             if is_loud:
                 if not loud_s:
                     self._begin()

@@ -14,7 +14,7 @@ from livekit.agents import CloseEvent, CloseReason, JobExecutorType
 
 from agent import job as module
 from agent.dispatch import Rescue
-from agent.job import Call, room_options
+from agent.job import VOICE_BITS_PER_S, Call, room_options
 from agent.settings import load
 from memory.errors import StoreUnavailable
 from memory.models import MemoryEntry
@@ -215,3 +215,10 @@ def test_a_phones_sound_is_taken_as_it_comes() -> None:
     assert audio is not None
     assert audio.auto_gain_control is False
     assert options.close_on_disconnect is False
+
+
+def test_the_voice_is_sent_as_the_encoder_can_do_cheaply() -> None:
+    audio = room_options().get_audio_output_options()
+    assert audio is not None
+    assert audio.track_publish_options.audio_encoding.max_bitrate == VOICE_BITS_PER_S
+    assert audio.track_publish_options.source == rtc.TrackSource.SOURCE_MICROPHONE

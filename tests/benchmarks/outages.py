@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import signal
 import statistics
 import time
@@ -188,14 +187,9 @@ async def _recall_frozen(livekit: LiveKitServer) -> AsyncIterator[tuple[Traces, 
             host.resume()
 
 
-@asynccontextmanager
-async def _disk_full(livekit: LiveKitServer) -> AsyncIterator[tuple[Traces, _Before]]:
-    """Redis is away, and the kernel refuses every write to a file, the spool's too."""
-    async with _worker(livekit, REDIS_URL=f"redis://127.0.0.1:{free_port()}") as (worker, traces):
-        for process in psutil.Process(worker.process.pid).children(recursive=True):
-            with contextlib.suppress(ProcessLookupError):
-                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        yield traces, _nothing
+def _disk_full(livekit: LiveKitServer) -> AbstractAsyncContextManager[tuple[Traces, _Before]]:
+    """Redis is away, and the kernel refuses every write of a call's to a file: to the spool's too."""
+    return _with(livekit, "tests.benchmarks.full_disk", REDIS_URL=f"redis://{HOST}:{free_port()}")
 
 
 @asynccontextmanager

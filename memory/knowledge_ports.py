@@ -198,7 +198,7 @@ class DigestStore(Protocol):
         ...
 
     async def entries(self, ref: SessionRef, *, limit: int) -> list[ArchivedEntry]:
-        """The session's newest ``limit`` turns, oldest first."""
+        """The session's newest ``limit`` turns, oldest first: ARCHIVE_READ_CHARS_MAX of text at most, but one turn."""
         ...
 
     async def put(self, ref: SessionRef, digest: SessionDigest) -> bool:

@@ -14,6 +14,7 @@ SESSION_TTL_S = 86_400  # the seeds' "24 hours", extended on use
 SESSION_MESSAGES_DEFAULT = 50
 SESSION_MESSAGES_MAX = 1_000  # kept per session in the session layer; older ones are in the archive
 SESSION_EVENTS_MAX = 1_000
+SESSION_READ_BYTES_MAX = 8_388_608  # of a session's entries or events in one read, as they are stored
 WRITER_LEASE_S = 30  # a recorder that is silent for this long may be replaced by another
 WRITER_HEARTBEAT_S = 10
 CLOCK_SKEW_S = 300  # a timestamp further in the future than this is pulled back to now
@@ -40,6 +41,7 @@ SPOOL_SCAN_S = 5.0  # how often the recall host looks for spools that dead proce
 
 LOG_READ_MAX = 500  # records moved by one read of the log
 LOG_READ_BYTES_MAX = 8_388_608  # and bytes of them, as they are stored; a larger record is read alone
+ARCHIVE_READ_CHARS_MAX = 4_194_304  # of what was said, in one read of the archive
 ARCHIVE_POLL_S = 0.25
 ARCHIVE_POLL_IDLE_S = 1.0
 ARCHIVE_BACKOFF_S_MAX = 15.0  # between attempts while a store is away
@@ -170,6 +172,7 @@ def check() -> None:
         "recalls that come one by one don't hold the archiver back for good": RECALL_QUIET_S < ARCHIVE_YIELD_S_MAX,
         "a patch is projected within the transaction's time": GRAPH_SAVE_TIMEOUT_S < ARCHIVE_STORE_TIMEOUT_S,
         "a task outlives two LLM calls": INGEST_TASK_S > 2 * LLM_TIMEOUT_S + EMBED_REMOTE_TIMEOUT_S,
+        "half a read of the archive holds any turn": ENTRY_CONTENT_BYTES_MAX * 2 <= ARCHIVE_READ_CHARS_MAX,
         "a recall host has begun before it is given up": ARCHIVE_OPEN_S + STORE_TIMEOUT_S < HOST_START_S,
         "an archive that does not answer holds up no answer of its host": ARCHIVE_PROBE_S < HOST_PING_S,
         "a store that is away is asked no more often than one that is idle": ARCHIVE_POLL_IDLE_S

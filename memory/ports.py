@@ -101,11 +101,15 @@ class SessionStore(Protocol):
         ...
 
     async def entries(self, session_id: str, *, limit: int) -> list[MemoryEntry]:
-        """The newest ``limit`` entries (at most ``SESSION_MESSAGES_MAX``), oldest first; extends the TTL."""
+        """The newest ``limit`` entries, oldest first; extends the TTL.
+
+        At most ``SESSION_MESSAGES_MAX`` of them and ``SESSION_READ_BYTES_MAX``, but one at least if there is any: of a
+        session of very long turns the newest come.
+        """
         ...
 
     async def events(self, session_id: str, *, event_type: str | None, limit: int) -> list[MemoryEvent]:
-        """The newest ``limit`` events, of one type if given, oldest first."""
+        """The newest ``limit`` events, of one type if given, oldest first. Bounded as ``entries`` is."""
         ...
 
 
@@ -208,13 +212,20 @@ class ArchiveStore(Protocol):
         ...
 
     async def read(self, scope: Scope, *, after: int, limit: int) -> list[ArchivedRecord]:
-        """Records of one user after a cursor (0 = from the start), oldest first."""
+        """Records of one user after a cursor (0 = from the start), oldest first.
+
+        At most ``limit`` of them and ``ARCHIVE_READ_CHARS_MAX`` of what was said, but one at least if there is any.
+        Fewer than ``limit`` that have no more than half of that text are the last ones.
+        """
         ...
 
     async def history(
         self, scope: Scope, *, session_id: str | None, before: datetime | None, limit: int
     ) -> list[MemoryEntry]:
-        """The newest ``limit`` entries, of one session if given, said before ``before`` if given; oldest first."""
+        """The newest ``limit`` entries, of one session if given, said before ``before`` if given; oldest first.
+
+        At most ``ARCHIVE_READ_CHARS_MAX`` of text, but one entry at least if there is any.
+        """
         ...
 
     async def position(self, scope: Scope) -> str:

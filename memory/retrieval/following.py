@@ -15,8 +15,8 @@ from typing import Any
 from memory.clock import Clock
 from memory.errors import StoreUnavailable
 from memory.knowledge_ports import FactSource
-from memory.limits import EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
-from memory.models import Record, Scope
+from memory.limits import ARCHIVE_READ_CHARS_MAX, EMBED_NEWEST_MAX, LOG_READ_MAX, RECALL_TURNS_MAX
+from memory.models import MemoryEntry, Record, Scope
 from memory.ports import ArchiveStore, DamagedRecord, LogRecord, LogSlice, Selection, TurnLog
 from memory.retrieval.embedding import EmbedDesk
 from memory.retrieval.following_facts import FollowedFacts
@@ -276,7 +276,8 @@ class FollowedUser(HeldTurns):
             if rows:
                 self._cursor = rows[-1].cursor
                 self._position = max(self._position, rows[-1].position)
-            if len(rows) < _ARCHIVE_READ:
+            said = sum(len(row.record.content) for row in rows if isinstance(row.record, MemoryEntry))
+            if len(rows) < _ARCHIVE_READ and 2 * said <= ARCHIVE_READ_CHARS_MAX:
                 self._behind = False
                 return
             # What is there already may be searched when a budget ends; so see that it still may.

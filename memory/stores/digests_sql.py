@@ -11,12 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from memory.clock import Clock
 from memory.knowledge import SessionDigest
 from memory.knowledge_ports import ArchivedEntry, SessionRef
-from memory.limits import ARCHIVE_STORE_TIMEOUT_S
+from memory.limits import ARCHIVE_READ_CHARS_MAX, ARCHIVE_STORE_TIMEOUT_S
 from memory.models import Scope
 from memory.stores.chunks_sql import sessions_behind
 from memory.stores.database import Database
 from memory.stores.knowledge_schema import WAITS, chunks, session_digests
-from memory.stores.rows import entries_query, entry_of
+from memory.stores.rows import ENTRY_CHARS, entries_query, entry_of, within_chars
 from memory.stores.schema import UNCUT, UNDIGESTED, conversation_entries, conversations
 from memory.stores.users import Users, insert, lock_number
 
@@ -36,10 +36,11 @@ class SqlDigestStore:
     async def entries(self, ref: SessionRef, *, limit: int) -> list[ArchivedEntry]:
         at, entry = conversations.c, conversation_entries.c
         this = sa.select(at.id).where(at.user_id == ref.user, at.session_id == ref.session_id).scalar_subquery()
-        newest = sa.select(entry.cursor).where(entry.conversation_id == this).order_by(entry.cursor.desc()).limit(limit)
-        query = entries_query().where(entry.user_id == ref.user, entry.cursor.in_(newest)).order_by(entry.cursor)
+        newest = sa.select(entry.cursor, ENTRY_CHARS.label("chars")).where(entry.conversation_id == this)
+        fitting = within_chars(newest.order_by(entry.cursor.desc()).limit(limit), "cursor")
+        query = entries_query().where(entry.user_id == ref.user, entry.cursor.in_(fitting)).order_by(entry.cursor)
         async with self._database.reading(ARCHIVE_STORE_TIMEOUT_S) as connection:
-            found = (await connection.execute(query)).mappings().all()
+            found = (await connection.execute(query, {"chars_max": ARCHIVE_READ_CHARS_MAX})).mappings().all()
         return [ArchivedEntry(row["cursor"], entry_of(row)) for row in found]
 
     async def put(self, ref: SessionRef, digest: SessionDigest) -> bool:

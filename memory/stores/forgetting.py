@@ -8,7 +8,8 @@ Above: sql. Below: knowledge_rows, knowledge_schema, erasing. All of it within t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
@@ -18,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from memory.errors import StoreFault
-from memory.knowledge import Knowledge
+from memory.knowledge import Episode, Knowledge
 from memory.models import Scope
 from memory.ports import Selection
 from memory.stores import knowledge_rows as rows
@@ -46,6 +47,28 @@ _VERSIONS = 2
 _TABLES = (facts, entities, wordings, mentions, episodes)
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What an erasure comes to, found out before anything is locked: true as long as the knowledge is of ``version``
+    and ``going`` are the episodes that go."""
+
+    version: int
+    going: frozenset[str]
+    changes: Changes
+
+
+async def foresee(
+    connection: AsyncConnection, user: int, selection: Selection, forgotten: Forgotten, now: datetime
+) -> Foreseen | None:
+    """The larger part of ``forget``, for a transaction of one moment that only reads; ``None``: it is small."""
+    version = await connection.scalar(sa.select(users.c.knowledge_version).where(users.c.id == user))
+    taken = await _chunks_from(connection, await _touched(connection, user, selection))
+    going, there = await _episodes(connection, user, {chunk.id for chunk in taken})
+    if not version or not going or going == there:
+        return None
+    return Foreseen(version, going, await _changes(connection, user, going, forgotten, now))
+
+
 async def forget(
     connection: AsyncConnection,
     user: LockedUser,
@@ -53,6 +76,7 @@ async def forget(
     selection: Selection,
     forgotten: Forgotten | None,
     now: datetime,
+    foreseen: Foreseen | None = None,
 ) -> None:
     """Take what the selection's turns have led to; to be called before the turns themselves go.
 
@@ -65,7 +89,7 @@ async def forget(
     taken = await _take_chunks(connection, touched)
     await _take_digests(connection, list(touched))
     ids = {chunk.id for chunk in taken}
-    gone = await _take_episodes(connection, user, ids, forgotten, now)
+    gone = await _take_episodes(connection, user, ids, forgotten, now, foreseen)
     if gone or any(chunk.begun for chunk in taken):
         todo = {"user_id": user.id, "scope": scope.to_dict(), "facts": gone or 0, "created_at": now}
         await connection.execute(sa.insert(graph_todo).values(**todo))
@@ -84,23 +108,28 @@ async def _touched(connection: AsyncConnection, user: int, selection: Selection)
 
 async def _take_chunks(connection: AsyncConnection, touched: dict[int, int]) -> list[Any]:
     """Delete the chunks from the first turn that goes on; their conversations go back to where those began."""
+    taken = await _chunks_from(connection, touched)
+    # Newest first: what is set last for a conversation is where its oldest one began.
+    starts = {chunk.conversation_id: chunk.first_cursor - 1 for chunk in taken}
+    if starts:
+        back = sa.update(conversations).where(conversations.c.id == sa.bindparam("this"))
+        rows_back = [{"this": conversation, "start": start} for conversation, start in starts.items()]
+        await connection.execute(back.values(chunked=sa.bindparam("start")), rows_back)
+    for ids in rows.batches([row.id for row in taken]):
+        await connection.execute(sa.delete(chunks).where(chunks.c.id.in_(ids)))
+    return taken
+
+
+async def _chunks_from(connection: AsyncConnection, touched: dict[int, int]) -> list[Any]:
+    """The chunks from the first turn that goes on, of each conversation newest first."""
     at = chunks.c
     columns = (at.id, at.conversation_id, at.first_cursor, at.last_cursor, at.start_offset)
     taken: list[Any] = []
-    starts: list[dict[str, int]] = []
     for part in rows.batches(list(touched)):
         query = sa.select(*columns, BEGUN.label("begun")).where(at.conversation_id.in_(part))
         found = await connection.execute(query.order_by(at.conversation_id, at.ordinal.desc()))
         for conversation, newest_first in groupby(found, key=attrgetter("conversation_id")):
-            mine = _from(touched[conversation], newest_first)
-            taken += mine
-            if mine:
-                starts.append({"this": conversation, "start": mine[-1].first_cursor - 1})
-    if starts:
-        back = sa.update(conversations).where(conversations.c.id == sa.bindparam("this"))
-        await connection.execute(back.values(chunked=sa.bindparam("start")), starts)
-    for ids in rows.batches([row.id for row in taken]):
-        await connection.execute(sa.delete(chunks).where(at.id.in_(ids)))
+            taken += _from(touched[conversation], newest_first)
     return taken
 
 
@@ -125,23 +154,37 @@ async def _take_digests(connection: AsyncConnection, touched: Sequence[int]) -> 
 # -- knowledge
 
 
+async def _episodes(
+    connection: AsyncConnection, user: int, ids: Collection[str]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """The episodes that these chunks became, and all there are."""
+    found = await connection.execute(sa.select(episodes.c.id).where(episodes.c.user_id == user))
+    there = frozenset(found.scalars())
+    return there.intersection(ids), there
+
+
 async def _take_episodes(
-    connection: AsyncConnection, user: LockedUser, ids: Collection[str], forgotten: Forgotten | None, now: datetime
+    connection: AsyncConnection,
+    user: LockedUser,
+    ids: Collection[str],
+    forgotten: Forgotten | None,
+    now: datetime,
+    foreseen: Foreseen | None,
 ) -> int | None:
     """Leave the knowledge that never heard of these episodes; returns how many facts went, ``None``: no episode was."""
-    there = set((await connection.execute(sa.select(episodes.c.id).where(episodes.c.user_id == user.id))).scalars())
-    going = there & set(ids)
+    going, there = await _episodes(connection, user.id, ids)
     if not going:
         return None
     version = user.version + _VERSIONS
     if going == there:
         gone = await _take_all(connection, user.id)
+    elif foreseen is not None and (foreseen.version, foreseen.going) == (user.version, going):
+        gone = await _change(connection, user.id, foreseen.changes, version)
     elif forgotten is None:
         raise StoreFault("This process can't tell what is known from one session from what is known from others.")
     else:
-        before = await rows.read_all(connection, user.id)
-        after = await asyncio.to_thread(forgotten, before, going, now)
-        gone = await replace(connection, user.id, before, after, version)
+        changes = await _changes(connection, user.id, going, forgotten, now)
+        gone = await _change(connection, user.id, changes, version)
     values: dict[str, Any] = {"knowledge_version": version}
     if going == there:
         values["vectors"] = None
@@ -157,31 +200,51 @@ async def _take_all(connection: AsyncConnection, user: int) -> int:
     return gone
 
 
-async def replace(connection: AsyncConnection, user: int, before: Knowledge, after: Knowledge, version: int) -> int:
-    """Make ``after`` of ``before``, which is there, touching what differs; returns how many facts are gone."""
-    await _replace(connection, entities, user, before.entities, after.entities, rows.entity_row)
-    await _replace(connection, wordings, user, before.wordings, after.wordings, rows.wording_row)
-    await _replace(connection, mentions, user, before.mentions, after.mentions, rows.mention_row)
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What becomes of a user's knowledge, by table: the ids that go, and the rows that are new or differ."""
+
+    gone: dict[sa.Table, Set[str]]
+    rows: dict[sa.Table, list[dict[str, Any]]]
+    episodes: list[Episode]
+
+
+async def _changes(
+    connection: AsyncConnection, user: int, going: Collection[str], forgotten: Forgotten, now: datetime
+) -> Changes:
+    before = await rows.read_all(connection, user)
+    return await asyncio.to_thread(lambda: _differences(before, forgotten(before, going, now)))
+
+
+_MADE: tuple[tuple[sa.Table, str, Callable[[Any], dict[str, Any]]], ...] = (
+    (entities, "entities", rows.entity_row),
+    (wordings, "wordings", rows.wording_row),
+    (mentions, "mentions", rows.mention_row),
+    (facts, "facts", rows.fact_row),
+)
+
+
+def _differences(before: Knowledge, after: Knowledge) -> Changes:
+    """What makes ``after`` of ``before``, touching what differs."""
+    found = Changes({}, {}, [])
+    for table, name, row_of in _MADE:
+        known = {item.id: item for item in getattr(before, name)}
+        left = getattr(after, name)
+        found.gone[table] = known.keys() - {item.id for item in left}
+        found.rows[table] = [row_of(item) for item in left if item != known.get(item.id)]
+    episodes_before = {episode.id: episode for episode in before.episodes}
+    found.gone[episodes] = episodes_before.keys() - {episode.id for episode in after.episodes}
+    found.episodes.extend(one for one in after.episodes if one != episodes_before.get(one.id))
+    return found
+
+
+async def _change(connection: AsyncConnection, user: int, changes: Changes, version: int) -> int:
+    """Bring the changes about; returns how many facts are gone."""
+    for table, ids in changes.gone.items():
+        await rows.remove(connection, table, user, ids)
     dated = {"version": version}
-    gone = await _replace(connection, facts, user, before.facts, after.facts, lambda fact: rows.fact_row(fact) | dated)
-    known = {episode.id: episode for episode in before.episodes}
-    await rows.remove(connection, episodes, user, set(known) - {episode.id for episode in after.episodes})
-    for episode in after.episodes:
-        if episode != known.get(episode.id):
-            await rows.put_episode(connection, user, episode, version)
-    return gone
-
-
-async def _replace(
-    connection: AsyncConnection,
-    table: sa.Table,
-    user: int,
-    before: Sequence[Any],
-    after: Sequence[Any],
-    row_of: Callable[[Any], dict[str, Any]],
-) -> int:
-    known = {item.id: item for item in before}
-    gone = set(known) - {item.id for item in after}
-    await rows.remove(connection, table, user, gone)
-    await rows.put(connection, table, user, [row_of(item) for item in after if item != known.get(item.id)])
-    return len(gone)
+    for table, made in changes.rows.items():
+        await rows.put(connection, table, user, [row | dated for row in made] if table is facts else made)
+    for episode in changes.episodes:
+        await rows.put_episode(connection, user, episode, version)
+    return len(changes.gone[facts])

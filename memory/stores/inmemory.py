@@ -14,10 +14,12 @@ from datetime import datetime
 from memory.clock import Clock
 from memory.errors import NotTheWriter, SessionOwnership
 from memory.limits import (
+    ARCHIVE_READ_CHARS_MAX,
     LOG_READ_BYTES_MAX,
     LOG_READ_MAX,
     SESSION_EVENTS_MAX,
     SESSION_MESSAGES_MAX,
+    SESSION_READ_BYTES_MAX,
     SESSION_TTL_S,
     WRITER_LEASE_S,
 )
@@ -32,7 +34,17 @@ from memory.ports import (
     SessionState,
     SessionSummary,
 )
-from memory.stores.rules import MODE_SWITCH, detected_switch, language_of, mode_of, next_position, selects, within_bytes
+from memory.stores.rules import (
+    MODE_SWITCH,
+    bytes_of,
+    chars_of,
+    detected_switch,
+    language_of,
+    mode_of,
+    next_position,
+    selects,
+    within,
+)
 
 _IDS_MAX = SESSION_MESSAGES_MAX + SESSION_EVENTS_MAX
 
@@ -132,13 +144,15 @@ class InMemorySessionStore:
     async def entries(self, session_id: str, *, limit: int) -> list[MemoryEntry]:
         session = self._used(session_id)
         found = [item.record for item in session.entries] if session and limit > 0 else []
-        return [record for record in found[-limit:] if isinstance(record, MemoryEntry)]
+        entries = [record for record in found[-limit:] if isinstance(record, MemoryEntry)]
+        return within(reversed(entries), bytes_of, SESSION_READ_BYTES_MAX)[::-1]
 
     async def events(self, session_id: str, *, event_type: str | None, limit: int) -> list[MemoryEvent]:
         session = self._used(session_id)
         found = [item.record for item in session.events] if session and limit > 0 else []
         events = [record for record in found if isinstance(record, MemoryEvent)]
-        return [event for event in events if event_type in (None, event.event_type)][-limit:]
+        chosen = [event for event in events if event_type in (None, event.event_type)][-limit:]
+        return within(reversed(chosen), bytes_of, SESSION_READ_BYTES_MAX)[::-1]
 
     async def pending(self, *, limit: int) -> list[Scope]:
         waiting = [(user.log[0].position, scope) for scope, user in self._users.items() if user.log]
@@ -147,7 +161,7 @@ class InMemorySessionStore:
     async def read(self, scope: Scope, *, after: str, limit: int) -> LogSlice:
         user = self._users.get(scope, _User())
         records = [item for item in user.log if item.position > after][: max(0, min(limit, LOG_READ_MAX))]
-        part = tuple(within_bytes(records, LOG_READ_BYTES_MAX))
+        part = tuple(within(records, lambda item: bytes_of(item.record), LOG_READ_BYTES_MAX))
         return LogSlice(part, user.last, user.epoch, facts=user.facts)
 
     async def announce(self, scope: Scope, *, version: int) -> None:
@@ -247,7 +261,8 @@ class InMemoryArchive:
         return sum(user.add(item) for item in records)
 
     async def read(self, scope: Scope, *, after: int, limit: int) -> list[ArchivedRecord]:
-        return [item for item in self._of(scope).records if item.cursor > after][:limit]
+        found = [item for item in self._of(scope).records if item.cursor > after][:limit]
+        return within(found, lambda item: chars_of(item.record), ARCHIVE_READ_CHARS_MAX)
 
     async def history(
         self, scope: Scope, *, session_id: str | None, before: datetime | None, limit: int
@@ -258,7 +273,8 @@ class InMemoryArchive:
             for entry in found
             if session_id in (None, entry.session_id) and (before is None or entry.timestamp < before)
         ]
-        return [entry for entry in chosen if isinstance(entry, MemoryEntry)][-limit:] if limit > 0 else []
+        entries = [entry for entry in chosen if isinstance(entry, MemoryEntry)][-limit:] if limit > 0 else []
+        return within(reversed(entries), chars_of, ARCHIVE_READ_CHARS_MAX)[::-1]
 
     async def position(self, scope: Scope) -> str:
         return self._of(scope).position

@@ -9,7 +9,7 @@ import asyncio
 import functools
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -120,8 +120,10 @@ async def read_all(connection: AsyncConnection, user: int) -> Knowledge:
     """Everything of one user; the transaction has to be one in which nothing changes meanwhile."""
 
     async def rows(table: sa.Table, make: Callable[[Any], _T], *order: str) -> tuple[_T, ...]:
-        found = [row async for row in stream(connection, sa.select(table).where(table.c.user_id == user))]
-        return tuple(make(row) for row in sorted(found, key=attrgetter(*order)))  # as Python orders, not a locale
+        place = attrgetter(*order)
+        query = sa.select(table).where(table.c.user_id == user)
+        found = [(place(row), make(row)) async for row in stream(connection, query)]
+        return tuple(made for _, made in sorted(found, key=itemgetter(0)))  # as Python orders, not a locale
 
     return Knowledge(
         episodes=await rows(episodes, episode_of, "version", "id"),

@@ -92,9 +92,7 @@ class SqlKnowledgeStore:
         return version
 
     async def read(self, scope: Scope) -> tuple[int, Knowledge]:
-        async with self._database.reading(ERASE_TIMEOUT_S) as connection:
-            if not self._database.is_sqlite:  # whose transactions are of one moment anyway
-                await connection.execution_options(isolation_level="REPEATABLE READ")
+        async with self._database.reading_one_moment(ERASE_TIMEOUT_S) as connection:
             user, version, _ = await self._state(connection, scope)
             return version, await rows.read_all(connection, user) if user else Knowledge()
 

@@ -37,6 +37,7 @@ from memory.limits import (
     LOG_READ_MAX,
     SESSION_EVENTS_MAX,
     SESSION_MESSAGES_MAX,
+    SESSION_READ_BYTES_MAX,
     SESSION_TTL_S,
     SHARDS,
     WRITER_LEASE_S,
@@ -291,10 +292,11 @@ class RedisSessionStore:
             return []
         keys = _Keys.of(scope)
         names = [*keys.session(session), *keys.of_session(session, kind)]
+        arguments = (session, SESSION_TTL_S, limit, SESSION_READ_BYTES_MAX, _READ_CHUNK)
         members, _ = await self._link.scripts(
-            (_SESSION_READ, names, (session, SESSION_TTL_S, limit)), _keep_owner(session, scope, take=False)
+            (_SESSION_READ, names, arguments), _keep_owner(session, scope, take=False)
         )
-        return [item.record for item in map(_parse, members) if isinstance(item, LogRecord)]
+        return [item.record for item in map(_parse, reversed(members)) if isinstance(item, LogRecord)]
 
 
 def _fields(record: Record) -> Command:

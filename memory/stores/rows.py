@@ -6,6 +6,7 @@ Above: sql. Below: schema, models.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from datetime import datetime
 from typing import Any
@@ -51,31 +52,78 @@ def entries_query() -> sa.Select[Any]:
     return sa.select(table, conversations.c.session_id).join(conversations)
 
 
-def records_query(user: int, after: int, limit: int) -> sa.Select[Any]:
-    """A user's entries and events after a cursor, in its order: one statement, so that both are of one moment."""
-    entry, event = conversation_entries.c, conversation_events.c
-    null = sa.null()
+_ENTRY, _EVENT = conversation_entries.c, conversation_events.c
+_SAID_CHARS = sa.func.length(_ENTRY.content)
+ENTRY_CHARS = _SAID_CHARS + sa.func.length(sa.cast(_ENTRY.extra, sa.Text))
+
+_CHARS_MAX = sa.bindparam("chars_max", type_=sa.BigInteger)
+
+
+def within_chars(cursors: sa.Select[Any], *order: str) -> sa.Select[Any]:
+    """Of ``cursors``, which has the columns ``cursor``, ``chars`` and those of ``order``, the cursors of the first rows
+    that are ``chars_max`` together; of one row at least. ``order``: descending by these, else by cursor."""
+    rows = cursors.subquery()
+    by: list[sa.ColumnElement[Any]] = [rows.c[name].desc() for name in order] or [rows.c.cursor]
+    so_far = sa.func.sum(rows.c.chars).over(order_by=by)
+    sized = sa.select(rows.c.cursor, rows.c.chars, so_far.label("so_far")).subquery()
+    fits = sa.or_(sized.c.so_far <= _CHARS_MAX, sized.c.so_far == sized.c.chars)  # the first one in any case
+    return sa.select(sized.c.cursor).where(fits)
+
+
+def newest_entries(*these: sa.ColumnElement[bool], limit: int) -> sa.Select[Any]:
+    """The newest of these entries by when they were said, newest first: ``limit`` at most, ``chars_max`` together."""
+    newest = sa.select(_ENTRY.cursor, _ENTRY.timestamp, ENTRY_CHARS.label("chars")).where(*these)
+    newest = newest.order_by(_ENTRY.timestamp.desc(), _ENTRY.cursor.desc()).limit(limit)
+    query = entries_query().where(*these, _ENTRY.cursor.in_(within_chars(newest, "timestamp", "cursor")))
+    return query.order_by(_ENTRY.timestamp.desc(), _ENTRY.cursor.desc())
+
+
+@functools.cache
+def records_query() -> sa.Select[Any]:
+    """Entries and events of ``user`` after the cursor ``after``, in its order, ``limit`` at most, and as many as are
+    read at once: one statement, so that both are of one moment."""
+    null, last = sa.null(), _last_of_read()
     shared = ("cursor", "position", "id", "timestamp", "extra")
     entries = sa.select(
-        *(entry[name] for name in shared),
+        *(_ENTRY[name] for name in shared),
         conversations.c.session_id,
-        *(entry[name] for name in ("role", "content", "mode", "language")),
+        *(_ENTRY[name] for name in ("role", "content", "mode", "language")),
         sa.cast(null, sa.Text).label("event_type"),
         sa.cast(null, sa.JSON).label("data"),
     ).join_from(conversation_entries, conversations)
     events = sa.select(
-        *(event[name] for name in shared),
+        *(_EVENT[name] for name in shared),
         conversations.c.session_id,
         *(sa.cast(null, sa.Text).label(name) for name in ("role", "content", "mode", "language")),
-        event.event_type,
-        event.data,
+        _EVENT.event_type,
+        _EVENT.data,
     ).join_from(conversation_events, conversations)
     halves = [
-        query.where(columns.user_id == user, columns.cursor > after).order_by(columns.cursor).limit(limit).subquery()
-        for query, columns in ((entries, entry), (events, event))
+        query.where(columns.user_id == _OF, columns.cursor > _AFTER, columns.cursor <= last).subquery()
+        for query, columns in ((entries, _ENTRY), (events, _EVENT))
     ]
     both = sa.union_all(*(sa.select(half) for half in halves)).subquery()
-    return sa.select(both).order_by(both.c.cursor).limit(limit)
+    return sa.select(both).order_by(both.c.cursor)
+
+
+_OF, _AFTER = sa.bindparam("of", type_=sa.BigInteger), sa.bindparam("after", type_=sa.BigInteger)
+_LIMIT = sa.bindparam("limit", type_=sa.Integer)
+
+
+def _last_of_read() -> sa.ScalarSelect[Any]:
+    """The cursor of the last record that is read at once."""
+    halves = [
+        sa.select(table.c.cursor, chars.label("chars"))
+        .where(table.c.user_id == _OF, table.c.cursor > _AFTER)
+        .order_by(table.c.cursor)
+        .limit(_LIMIT)
+        .subquery()
+        for table, chars in ((conversation_entries, _SAID_CHARS), (conversation_events, sa.literal(0)))
+    ]
+    both = sa.union_all(*(sa.select(half) for half in halves)).subquery()
+    fitting = within_chars(sa.select(both).order_by(both.c.cursor).limit(_LIMIT)).subquery()
+    last = sa.select(sa.func.max(fitting.c.cursor).label("cursor")).cte("last")
+    return sa.select(last.c.cursor).scalar_subquery()
 
 
 def letter_of(damaged: DamagedRecord) -> dict[str, Any]:

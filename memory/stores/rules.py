@@ -6,17 +6,19 @@ Above: redis, inmemory. Below: models, ports.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import TypeVar
 
 from memory.models import MemoryEntry, MemoryEvent, Mode, Record
-from memory.ports import LogRecord, Selection
+from memory.ports import Selection
 
 MODE_SWITCH = "mode_switch"
 LANGUAGE_SWITCH = "language_switch"
 
 POSITION_CHARS = 23
 _SEQUENCE_MAX = 1_023  # with 41 bits of milliseconds a position fits into the 53 bits of a Redis score
+_Item = TypeVar("_Item")
 _SWITCHES = uuid.UUID("6f0c2c3e-5d0a-5b8e-9c55-8a1d2f6f7b11")
 
 
@@ -59,17 +61,25 @@ def language_of(record: Record) -> str:
     return target if isinstance(target, str) else ""
 
 
-def within_bytes(items: Iterable[LogRecord], bytes_max: int) -> list[LogRecord]:
-    """The first ``items`` whose texts are no larger together; one at least."""
-    taken: list[LogRecord] = []
+def within(items: Iterable[_Item], size_of: Callable[[_Item], int], most: int) -> list[_Item]:
+    """The first ``items`` that are no larger than ``most`` together; one at least."""
+    taken: list[_Item] = []
     for item in items:
-        record = item.record
-        text = record.content if isinstance(record, MemoryEntry) else str(record.data)
-        bytes_max -= len(text.encode(errors="surrogatepass"))
-        if taken and bytes_max < 0:
+        most -= size_of(item)
+        if taken and most < 0:
             break
         taken.append(item)
     return taken
+
+
+def bytes_of(record: Record) -> int:
+    text = record.content if isinstance(record, MemoryEntry) else str(record.data)
+    return len(text.encode(errors="surrogatepass"))
+
+
+def chars_of(record: Record) -> int:
+    """Of what was said."""
+    return len(record.content) if isinstance(record, MemoryEntry) else 0
 
 
 def selects(selection: Selection, session_id: str | None, said_at: datetime | None) -> bool:

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from memory.clock import Clock, SystemClock
 from memory.errors import StoreFault
-from memory.limits import ARCHIVE_STORE_TIMEOUT_S, ERASE_TIMEOUT_S, STORE_TIMEOUT_S
+from memory.limits import ARCHIVE_READ_CHARS_MAX, ARCHIVE_STORE_TIMEOUT_S, ERASE_TIMEOUT_S, STORE_TIMEOUT_S
 from memory.models import MemoryEntry, MemorySettings, Scope
 from memory.ports import ArchivedRecord, DamagedRecord, LogRecord, Selection, SessionSummary
 from memory.stores import erasing, forgetting
@@ -27,7 +27,7 @@ from memory.stores.conversations import AT_ONCE, insert_records
 from memory.stores.database import Database
 from memory.stores.forgetting import Forgotten
 from memory.stores.migrate import ensure_current
-from memory.stores.rows import archived_of, entries_query, entry_of, letter_of, records_query
+from memory.stores.rows import archived_of, entry_of, letter_of, newest_entries, records_query
 from memory.stores.schema import (
     archive_key,
     conversation_entries,
@@ -98,7 +98,8 @@ class SqlArchive:
             user = await self.users.number(connection, scope)
             if user is None:
                 return []
-            rows = (await connection.execute(records_query(user, after, limit))).mappings().all()
+            asked = {"of": user, "after": after, "limit": limit, "chars_max": ARCHIVE_READ_CHARS_MAX}
+            rows = (await connection.execute(records_query(), asked)).mappings().all()
         return await _made(archived_of, rows)
 
     async def history(
@@ -107,13 +108,13 @@ class SqlArchive:
         entry = conversation_entries.c
         async with self.database.reading() as connection:
             user = await self.users.number(connection, scope)
-            query = entries_query().where(entry.user_id == user)
+            these = [entry.user_id == user]
             if session_id is not None:
-                query = query.where(entry.conversation_id == _conversation(user, session_id))
+                these.append(entry.conversation_id == _conversation(user, session_id))
             if before is not None:
-                query = query.where(entry.timestamp < before)
-            newest = query.order_by(entry.timestamp.desc(), entry.cursor.desc()).limit(limit)
-            rows = (await connection.execute(newest)).mappings().all()
+                these.append(entry.timestamp < before)
+            newest = newest_entries(*these, limit=limit)
+            rows = (await connection.execute(newest, {"chars_max": ARCHIVE_READ_CHARS_MAX})).mappings().all()
         return await _made(entry_of, rows[::-1])
 
     async def position(self, scope: Scope) -> str:
@@ -126,15 +127,26 @@ class SqlArchive:
     async def erase(self, scope: Scope, selection: Selection) -> int:
         erasing.check(selection)
         session = None if selection.session_id is None else self.users.digest("session", selection.session_id)
-        stone = erasing.Tombstone(selection.what, session, selection.since, selection.through)
+        stone, now = erasing.Tombstone(selection.what, session, selection.since, selection.through), self.clock.now()
+        foreseen = await self._foreseen(scope, selection, now)
         async with self.database.writing(ERASE_TIMEOUT_S) as connection:
             user = await self.users.lock(connection, scope)
-            await forgetting.forget(connection, user, scope, selection, self._forgotten, self.clock.now())
+            await forgetting.forget(connection, user, scope, selection, self._forgotten, now, foreseen)
             gone = await erasing.delete_rows(connection, user.id, selection)
-            await erasing.bury(connection, user.id, stone, self.clock.now())
+            await erasing.bury(connection, user.id, stone, now)
             await erasing.forget_who(connection, user.id)
         await self.database.scrub()
         return gone
+
+    async def _foreseen(self, scope: Scope, selection: Selection, now: datetime) -> forgetting.Foreseen | None:
+        """Of many facts those that stay take a second to tell: nobody's writing waits for that."""
+        if self._forgotten is None or selection.what == "all":
+            return None
+        async with self.database.reading_one_moment(ERASE_TIMEOUT_S) as connection:
+            user = await self.users.number(connection, scope)
+            if user is None:
+                return None
+            return await forgetting.foresee(connection, user, selection, self._forgotten, now)
 
     async def beyond_reach(self) -> list[str]:
         """Where in the database's files erased text stays until they are used again; a sentence each."""

@@ -257,6 +257,30 @@ async def test_ten_thousand_records_are_read_in_pages(archive: Archive, scope: S
     assert len(await archive.history(scope, session_id=None, before=None, limit=50)) == 50
 
 
+@pytest.mark.case("L37")
+async def test_L37_what_is_read_at_once_is_bounded_in_text_as_well(
+    archive: Archive, scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("inmemory", "sql"):
+        monkeypatch.setattr(f"memory.stores.{module}.ARCHIVE_READ_CHARS_MAX", 1_000)
+    texts = [f"{number} " + "x" * size for number, size in enumerate((300, 300, 5_000, 0, 990, 300, 300, 300))]
+    said = [entry(text, minute=number) for number, text in enumerate(texts)]
+    kept: list[Record] = [*said[:4], event(), *said[4:]]
+    await archive.store(scope, logged(kept))
+    parts: list[list[Record]] = []
+    cursor = 0
+    while part := await archive.read(scope, after=cursor, limit=1_000):
+        parts.append([item.record for item in part])
+        cursor = part[-1].cursor
+    assert [one for part in parts for one in part] == kept, "all of them, in their order"
+    assert parts[:2] == [kept[:2], kept[2:3]], "what is larger by itself comes alone"
+    assert parts[-1] == said[-3:]
+    newest = await archive.history(scope, session_id=None, before=None, limit=1_000)
+    assert newest == said[-3:]
+    older = await archive.history(scope, session_id="s1", before=said[3].timestamp, limit=1_000)
+    assert older == [said[2]]
+
+
 async def test_history_is_by_the_time_things_were_said_then_by_arrival(archive: Archive, scope: Scope) -> None:
     batch: list[Record] = [entry("late", minute=9), entry("tie 1"), entry("tie 2"), event(), entry("early", minute=-5)]
     await archive.store(scope, logged(batch))

@@ -49,6 +49,18 @@ async def test_the_newest_turns_are_handed_out_oldest_first(stores: Stores, scop
     assert await stores.digests.entries(SessionRef(ref.user, "other"), limit=2) == []
 
 
+@pytest.mark.case("L37")
+async def test_L37_of_very_long_turns_the_newest_are_handed_out(
+    stores: Stores, scope: Scope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memory.stores.digests_sql.ARCHIVE_READ_CHARS_MAX", 1_000)
+    ref = await stores.store(scope, [entry("x" * size, minute=minute) for minute, size in enumerate((300, 400, 401))])
+    sizes = [len(item.entry.content) for item in await stores.digests.entries(ref, limit=100)]
+    assert sizes == [400, 401]
+    await stores.store(scope, [entry("x" * 5_000, minute=9)], start=9)
+    assert [len(item.entry.content) for item in await stores.digests.entries(ref, limit=100)] == [5_000]
+
+
 async def test_what_is_put_is_given_back_newest_first(stores: Stores, scope: Scope) -> None:
     kept = []
     for number, session in enumerate("abc"):

@@ -17,7 +17,7 @@ from memory.ingestion.forgetting import forgotten
 from memory.knowledge import Chunk, Knowledge, KnownFact, Patch
 from memory.models import Fact, Scope, Source
 from memory.ports import Selection
-from memory.stores import erasing, knowledge_sql
+from memory.stores import erasing, forgetting, knowledge_sql
 from tests.support.archives import entry, new_scope, position, turns
 from tests.support.ingestion import START
 from tests.support.knowing import (
@@ -368,6 +368,35 @@ async def test_P_forget_a_sessions_facts_are_as_if_never_said(stores: Stores, sc
     fourth = await stores.chunk(scope, [entry("more", session="s9")], start=20)
     assert await commit(stores, fourth, learnt(fourth, "honey")) == version + 1
     assert [one.id for one in (await stores.knowledge.read(scope))[1].episodes] == [second.id, third.id, fourth.id]
+
+
+@pytest.mark.promise("P-erased")
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_P_erased_what_is_learnt_while_an_erasure_is_worked_out_is_reckoned_with(
+    stores: Stores, scope: Scope, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+) -> None:
+    first, second, third = await chunks_of(stores, scope, 3)
+    tea = learnt(first, "tea")
+    await commit(stores, first, tea)
+    await commit(stores, second, learnt(second, "milk"))
+    foresee, foreseen = forgetting.foresee, list[forgetting.Foreseen | None]()
+
+    async def and_learn(*given: Any) -> forgetting.Foreseen | None:
+        foreseen.append(await foresee(*given))
+        if meanwhile:
+            again = worded(tea.facts[0], "tea!", third)
+            ended = replace(tea.facts[0], episodes=(first.id, third.id))
+            patch = Patch(episode(third, facts=[ended.id]), wordings=(again,), changed=(ended,))
+            assert await commit(stores, third, patch) == 3
+        return foreseen[-1]
+
+    monkeypatch.setattr(forgetting, "foresee", and_learn)
+    await stores.archive.erase(scope, Selection("session", session_id="s0"))
+    assert [one is not None and one.version for one in foreseen] == [2]
+    version, known = await stores.knowledge.read(scope)
+    assert version == (5 if meanwhile else 4)
+    texts = {fact.statement.text for fact in known.facts}
+    assert texts == ({"milk", "tea!"} if meanwhile else {"milk"}), "and nothing in words of the first session"
 
 
 async def test_a_since_erasure_forgets_the_facts_of_its_chunks(stores: Stores, scope: Scope) -> None:

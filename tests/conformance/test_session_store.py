@@ -419,6 +419,19 @@ async def test_what_is_read_at_once_is_bounded_in_bytes(session_store: Store) ->
     assert 2 <= len(parts) <= 3
 
 
+@pytest.mark.case("L37")
+async def test_L37_of_very_long_turns_the_newest_come(session_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = "x" * (ENTRY_CONTENT_BYTES_MAX - 1_000)
+    await record(session_store, *(said(f"{number:02d}{large}") for number in range(12)), said("last"))
+    newest = [content[:2] for content in await contents(session_store)]
+    assert newest == [*(f"{number:02d}" for number in range(4, 12)), "la"]
+    for module in ("inmemory", "redis"):
+        monkeypatch.setattr(f"memory.stores.{module}.SESSION_READ_BYTES_MAX", 100)
+    assert await contents(session_store) == ["last"]
+    await record(session_store, said(large))
+    assert await contents(session_store) == [large], "one at least"
+
+
 async def test_a_record_that_is_larger_than_a_read_is_read_alone(
     session_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

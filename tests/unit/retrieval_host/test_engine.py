@@ -262,6 +262,18 @@ async def test_a_user_is_loaded_once_for_all_who_ask_at_once(bench: Bench) -> No
     assert bench.archive.trouble.reads == [0]
 
 
+@pytest.mark.case("L37")
+async def test_L37_very_long_turns_are_loaded_a_few_at_a_time_and_all_of_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("memory.stores.inmemory", "memory.retrieval.following"):
+        monkeypatch.setattr(f"{module}.ARCHIVE_READ_CHARS_MAX", 1_000)
+    await bench.say(*(f"Turn {number}. " + "Well, you know. " * 25 for number in range(6)), FACT)
+    await bench.archive_all()
+    assert texts(await bench.recall(QUESTION))[0] == FACT
+    assert bench.archive.trouble.reads == [0, 2, 4, 7]
+
+
 @pytest.mark.promise("P-silent")
 async def test_P_silent_a_store_that_stalls_costs_the_budget_and_no_more(bench: Bench) -> None:
     await bench.say(FACT)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,6 +91,21 @@ async def test_a_file_is_brought_in_once_in_its_order_and_can_be_recalled(data_d
         await memory.warm(user_id="u2")
         found = await memory.recall("What is my cat called?", user_id="u2", budget_ms=20_000)
         assert [passage.text for passage in found.passages][:1] == [CAT]
+
+
+def test_who_watches_an_import_is_shown_how_far_it_is(data_dir: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", [line(number) for number in range(60)])
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
+    command = [sys.executable, "-m", "memory", "import", str(path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=100, check=False)
+    os.close(theirs)
+    shown = os.read(ours, 65_536).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert "import: 100%" in shown
+    assert "turns=60" in shown
+    assert done.stdout == "60 turns of 60 lines are in the archive.\n"
 
 
 async def test_a_file_that_has_grown_is_read_on_and_another_one_from_its_start(data_dir: Path, tmp_path: Path) -> None:

@@ -16,12 +16,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from memory.errors import VoiceMemoryError
+from memory.errors import EmbedderUnavailable, VoiceMemoryError
 from memory.limits import ONE_THREAD
 from memory.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from memory.hosting import HostRole
+    from memory.ports import Embedder
+
+logger = logging.getLogger(__name__)
 
 # Indexing and the embedder's threads must not keep the event loop waiting: Python's own 5 ms are a recall's whole time.
 _SWITCH_S = 0.0005
@@ -153,14 +156,14 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
     from memory.retrieval.engine import RecallEngine
     from memory.retrieval.host import RecallHost
     from memory.retrieval.snapshot_files import SnapshotStore, snapshot_directory
-    from memory.wiring import open_embedder, open_late_archive, open_sessions, open_spool
+    from memory.wiring import open_late_archive, open_sessions, open_spool
 
     clock = SystemClock()
     closers: list[Callable[[], Awaitable[None]]] = []
     try:
         log = await open_sessions(settings, closers)
         archive = await open_late_archive(settings, closers, clock)
-        embedder = open_embedder(settings)
+        embedder = _embedder(settings)
         snapshots = SnapshotStore(snapshot_directory(settings.data_dir), origin=_origin(settings))
         engine = RecallEngine(
             log=log,
@@ -180,6 +183,17 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
     finally:
         while closers:
             await closers.pop()()
+
+
+def _embedder(settings: Settings) -> Embedder | None:
+    """The embedder, if it can be loaded here; recall goes on with keywords where it can't."""
+    from memory.wiring import open_embedder
+
+    try:
+        return open_embedder(settings)
+    except EmbedderUnavailable as error:
+        logger.warning("Recall goes on with keywords alone: %s", error)
+        return None
 
 
 def _origin(settings: Settings) -> str:

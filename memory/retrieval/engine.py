@@ -46,6 +46,7 @@ _RANKING_RESERVE_S = 0.003  # of a budget, kept for ranking; and per turn:
 _RANKING_RESERVE_S_PER_TURN = 0.3e-6
 _AILING_WAIT_S = 0.05  # for a store that has just kept a recall waiting in vain: it may be back
 _STEPS_TO_A_READ = 2  # of the loop, until the driver has sent the log's read
+_READ_ON_S = 0.25
 _LEAVING_MAX = 8  # evicted indexes whose snapshots are being written
 
 
@@ -152,7 +153,6 @@ class RecallEngine:
             try:
                 with user.in_use():
                     recall = await answer(user)
-                self._upkeep.recalled(user)
                 break
             except Retired:
                 continue
@@ -175,6 +175,16 @@ class RecallEngine:
                 self._let_go(user)
         except (VoiceMemoryError, Retired) as error:
             logger.info("A user could not be loaded ahead: %s", type(error).__name__)
+
+    async def read_on(self, scope: Scope) -> None:
+        """What the log has of a user who is held, before it is trimmed: else the next recall has to ask SQL for it.
+
+        Loads nobody, waits a moment at most, and never raises.
+        """
+        user = self._users.get(scope)
+        if user is not None and user.index is not None and not user.ailing:
+            with contextlib.suppress(VoiceMemoryError, Retired, TimeoutError):
+                await within(_READ_ON_S, user.current())
 
     # -- Erasable
 

@@ -16,7 +16,6 @@ from memory.limits import (
     EMBED_IDLE_BATCH,
     FOLLOW_ACTIVE_S,
     FOLLOW_POLL_S,
-    RECALL_QUIET_S,
     SNAPSHOT_EVERY_S,
     SNAPSHOT_KEEP_S,
     SNAPSHOT_QUIET_S,
@@ -40,12 +39,9 @@ class Upkeep:
         self._users, self._desk, self._clock, self._counters = users, desk, clock, counters
         self._loops: list[asyncio.Task[None]] = []
         self._filling: asyncio.Task[None] | None = None
-        self._recalled: set[FollowedUser] = set()
-        self._soon = asyncio.Event()
 
     def begin(self, log: TurnLog, snapshots: SnapshotStore | None) -> None:
         self._loops.append(asyncio.create_task(self._again_and_again(self._follow, FOLLOW_POLL_S)))
-        self._loops.append(asyncio.create_task(self._again_and_again(self._follow_recalls, 0)))
         if snapshots is not None:
 
             async def sweep() -> None:
@@ -55,11 +51,6 @@ class Upkeep:
 
     async def end(self) -> None:
         await end_all((*self._loops, self._filling))
-
-    def recalled(self, user: FollowedUser) -> None:
-        """The turn that this was for is stored next: it is read soon, so that the next recall need not."""
-        self._recalled.add(user)
-        self._soon.set()
 
     async def save(self, users: Iterable[FollowedUser]) -> None:
         """Write snapshots of these; what can't be written is told, and no more."""
@@ -83,22 +74,10 @@ class Upkeep:
                 well = False
             await self._clock.sleep(every_s)
 
-    async def _follow_recalls(self) -> None:
-        """Read on for those who were just recalled for."""
-        await self._soon.wait()
-        await self._clock.sleep(RECALL_QUIET_S)
-        self._soon.clear()
-        users, self._recalled = self._recalled, set()
-        await self._read_on(users)
-
     async def _follow(self) -> None:
         """Read on in the logs of users now talking, and have the embedder do what is left to do."""
         now_s = self._clock.monotonic()
-        await self._read_on([user for user in self._users.values() if now_s - user.used_s < FOLLOW_ACTIVE_S])
-        await self.save(self._quiet(now_s))
-
-    async def _read_on(self, users: Iterable[FollowedUser]) -> None:
-        for user in users:
+        for user in [user for user in self._users.values() if now_s - user.used_s < FOLLOW_ACTIVE_S]:
             user.facts.look()
             try:
                 await user.current()
@@ -106,6 +85,7 @@ class Upkeep:
                 continue
         if self._filling is None or self._filling.done():
             self._filling = asyncio.create_task(self._fill())
+        await self.save(self._quiet(now_s))
 
     def _quiet(self, now_s: float) -> list[FollowedUser]:
         return [

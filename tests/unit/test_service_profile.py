@@ -11,7 +11,7 @@ import pytest
 
 from memory.context.block import parse_block
 from memory.errors import HostUnavailable
-from memory.models import Fact, Source, MemoryEntry, Recall, Scope
+from memory.models import Fact, MemoryEntry, Recall, Scope, Source
 from memory.ports import Selection
 from memory.service import UnifiedMemoryService
 from memory.settings import Settings

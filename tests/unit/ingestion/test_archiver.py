@@ -219,6 +219,22 @@ async def test_under_constant_load_a_round_is_held_back_once_and_for_so_long_onl
         assert ARCHIVE_YIELD_S_MAX <= clock.seconds < ARCHIVE_YIELD_S_MAX + 0.1
 
 
+async def test_who_reads_the_log_has_the_word_before_it_is_trimmed(
+    log: Log, archive: Moody, clock: SteppingClock
+) -> None:
+    scope = new_scope()
+    await log.say(scope, turns(2))
+    seen: list[tuple[int, int]] = []
+
+    async def look(whose: Scope) -> None:
+        assert whose == scope
+        seen.append((len(archive.calls), len((await log.read(scope, after="", limit=9)).records)))
+
+    await Archiver(log, archive, clock, before_trim=look).drain()
+    assert seen == [(1, 2)]
+    assert not (await log.read(scope, after="", limit=9)).records
+
+
 async def test_a_drain_waits_for_nobody(log: Log, archive: Moody, clock: SteppingClock) -> None:
     await log.say(new_scope(), turns(2))
     assert await Archiver(log, archive, clock, busy=lambda: True).drain() == 2

@@ -467,15 +467,24 @@ async def test_the_engine_is_busy_during_a_recall_and_a_moment_longer(bench: Ben
     assert not bench.engine.busy()
 
 
-async def test_the_turn_that_a_recall_was_for_is_read_soon_after(bench: Bench) -> None:
+async def test_what_is_read_before_it_is_trimmed_needs_no_archive(bench: Bench) -> None:
     await bench.say("Hello there.")
     await bench.recall(QUESTION)
     await bench.say(FACT)
-    await bench.clock.advance(RECALL_QUIET_S)
-    assert bench.engine.stats()["turns"] == 2
-    assert bench.embedder.asked_for(FACT) == 1
+    await bench.engine.read_on(scope_of())
+    await bench.archive_all()
+    bench.archive.trouble.away = True
+    found = await bench.recall(QUESTION)
+    assert (texts(found)[0], found.degraded) == (FACT, ())
+
+
+async def test_reading_on_loads_nobody_and_never_raises(bench: Bench) -> None:
+    await bench.say("Hello there.")
+    await bench.engine.read_on(scope_of())
+    assert bench.engine.stats()["users"] == 0
     await bench.recall(QUESTION)
-    assert bench.embedder.asked_for(FACT) == 1
+    bench.log.trouble.away = True
+    await bench.engine.read_on(scope_of())
 
 
 async def test_logs_of_users_now_talking_are_followed_between_recalls(bench: Bench) -> None:

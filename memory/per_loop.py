@@ -1,4 +1,4 @@
-"""The opened stores of each event loop that asks for them. Above: service. Below: wiring.
+"""The opened stores of each event loop that asks for them, and who is warm in them. Above: service. Below: wiring.
 
 Clients belong to the loop that made them, and a service may be made at import and used in several loops one after the
 other (a test suite, ``asyncio.run`` twice). So they are opened on first use, once for each loop.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
+from memory.models import Scope
 from memory.wiring import Backend
 
 logger = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S = 5.0
+_WARMED_MAX = 1_024  # users remembered as warmed; who falls out is warmed once more
 
 
 class BackendPerLoop:
@@ -69,3 +72,23 @@ async def _release(backend: Backend) -> None:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await backend.aclose()
+
+
+class WarmedUsers:
+    """For whom recall was made ready already: each once per set of stores, which a new loop opens anew."""
+
+    def __init__(self) -> None:
+        self._backend: Backend | None = None
+        self._users: OrderedDict[Scope, None] = OrderedDict()
+
+    async def warm(self, backend: Backend, scope: Scope) -> None:
+        """Have recall ready for a user; at once where it is."""
+        if backend is not self._backend:
+            self._backend = backend
+            self._users.clear()
+        if backend.retriever is None or scope in self._users:
+            return
+        await backend.retriever.warm(scope)
+        self._users[scope] = None
+        while len(self._users) > _WARMED_MAX:
+            self._users.popitem(last=False)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
@@ -22,7 +21,7 @@ from memory.counters import Counters
 from memory.errors import HostUnavailable, InvalidEntry, StoreUnavailable
 from memory.limits import CONTEXT_TOKENS_DEFAULT
 from memory.models import ConversationContext, Fact, MemoryEntry, MemoryEvent, Recall, Scope, new_id
-from memory.per_loop import BackendPerLoop
+from memory.per_loop import BackendPerLoop, WarmedUsers
 from memory.ports import Redactor, Selection, SessionState, Summarizer
 from memory.privacy.erasure import DeletionScope, ErasureReceipt, beyond_reach, erase, selection
 from memory.privacy.intake import Intake
@@ -39,7 +38,6 @@ LANGUAGE_EVENTS_SHOWN = 5
 _THREAD_CHARS = 65_536  # redacting a longer text would stall the event loop
 _PASSAGES_SHARE = 4  # retrieved passages take at most a quarter of the context
 _OPENING_MESSAGES = 2  # of a session's beginning: a greeting and the query; looked at however few are asked for
-_WARMED_MAX = 1_024  # users remembered as warmed; who falls out is warmed once more
 
 
 class UnifiedMemoryService:
@@ -73,8 +71,7 @@ class UnifiedMemoryService:
         self._summarizer = summarizer or open_summarizer()
         self._given = backend
         self._opened = BackendPerLoop(lambda: open_backend(self.settings))
-        self._warmed_in: Backend | None = None
-        self._warmed: OrderedDict[Scope, None] = OrderedDict()
+        self._warmed = WarmedUsers()
 
     @property
     def settings(self) -> Settings:
@@ -233,8 +230,8 @@ class UnifiedMemoryService:
         """
         backend = await self._backend()
         scope = await self._whose(backend, session_id, user_id)
-        if budget_ms is None and not self._is_warm(backend, scope):
-            await self._warm(backend, scope)
+        if budget_ms is None:
+            await self._warmed.warm(backend, scope)
         budget_ms = self.settings.turn_budget_ms if budget_ms is None else budget_ms
         return await self._recall(backend, scope, query, limit, budget_ms, exclude_ids)
 
@@ -244,8 +241,7 @@ class UnifiedMemoryService:
         Worth a task at the start of a session: a recall host that has to be started takes seconds.
         """
         backend = await self._backend()
-        scope = await self._whose(backend, session_id, user_id)
-        await self._warm(backend, scope)
+        await self._warmed.warm(backend, await self._whose(backend, session_id, user_id))
 
     # Context for an LLM
 
@@ -401,20 +397,6 @@ class UnifiedMemoryService:
         except HostUnavailable as error:
             self._failed("profile.failed", error)
             return Recall()
-
-    def _is_warm(self, backend: Backend, scope: Scope) -> bool:
-        if backend is not self._warmed_in:  # a new loop's stores know nothing of what was warm in the old one
-            self._warmed_in = backend
-            self._warmed.clear()
-        return scope in self._warmed
-
-    async def _warm(self, backend: Backend, scope: Scope) -> None:
-        if backend.retriever is None or self._is_warm(backend, scope):
-            return
-        await backend.retriever.warm(scope)
-        self._warmed[scope] = None
-        while len(self._warmed) > _WARMED_MAX:
-            self._warmed.popitem(last=False)
 
     def _failed(self, counter: str, error: Exception) -> None:
         self.counters.add(counter)

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -38,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("memory").setLevel(arguments.log_level)
     try:
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # who started us so meant it
+        ours = threading.current_thread() is threading.main_thread()
+        if ours and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # who started us so meant it
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return int(arguments.run(arguments))
     except VoiceMemoryError as error:

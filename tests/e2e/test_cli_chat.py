@@ -80,7 +80,10 @@ def test_closed_streams_are_an_empty_conversation(start: Start, closed: tuple[in
     ("environment", "expected"),
     [
         ({"AGENT_LLM": "brain", "REDIS_PORT": "many"}, ["AGENT_LLM: ", "REDIS_PORT: "]),
-        ({"VOICEASSIST_DATA_DIR": "/dev/null/data"}, ["data directory can't be used", "VOICEASSIST_DATA_DIR"]),
+        (
+            {"VOICEASSIST_DATA_DIR": "/dev/null/data"},
+            ["data directory /dev/null/data can't be used", "VOICEASSIST_DATA_DIR"],
+        ),
     ],
 )
 def test_what_can_not_work_is_refused_with_the_fix(

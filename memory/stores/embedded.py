@@ -148,11 +148,12 @@ class _Supervisor:
             _Unavailable: it can't be started, or dies again and again.
         """
         quick_deaths = 0
-        was_ready = False
+        has_worked = False
         while True:
             begun = time.monotonic()
             ready = await self._run_once()
-            was_ready = was_ready or ready
+            # One that was killed may have answered others before it was asked here.
+            has_worked = has_worked or ready or self._was_killed()
             if self._stopping:
                 return
             self._missing = self._missing or _what_to_install(self._said())
@@ -161,7 +162,7 @@ class _Supervisor:
                 _say(f"the FalkorDB module can't be loaded, so there is no graph. {self._missing}")
                 continue
             quick_deaths = quick_deaths + 1 if time.monotonic() - begun < _QUICK_DEATH_S else 0
-            if not was_ready or quick_deaths >= _QUICK_DEATHS_MAX:
+            if not has_worked or quick_deaths >= _QUICK_DEATHS_MAX:
                 fix = self._missing or f"Repair what it says, {_USE_REDIS}."
                 raise _Unavailable(f"redis-server ended at once. {fix} It said: {self._said()}")
             _say("redis-server ended; starting it again")
@@ -275,6 +276,9 @@ class _Supervisor:
                 copied += len(chunk)
                 sys.stderr.buffer.write(chunk)
                 sys.stderr.buffer.flush()
+
+    def _was_killed(self) -> bool:
+        return self._process is not None and self._process.returncode == -signal.SIGKILL
 
     def _said(self) -> str:
         lines = bytes(self._tail).decode(errors="replace").splitlines()

@@ -360,6 +360,26 @@ async def test_a_server_that_dies_again_and_again_is_given_up_and_may_be_started
     assert await ask(await server.ensure(), "PING")
 
 
+async def test_a_server_that_is_killed_before_its_supervisor_saw_it_work_is_started_again(
+    data_dir: Path, server: EmbeddedServer
+) -> None:
+    starting = asyncio.create_task(server.ensure())
+    written = data_dir / "run" / "redis.server"
+    await until(lambda: written.exists() and written.read_text().strip().isdigit())
+    pid = int(written.read_text())
+    supervisor = parent_of(pid)
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        assert await ask(await starting, "PING")
+        await kill(pid)
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+
+    url = await server.ensure()
+
+    assert parent_of(await server_pid(url)) == supervisor
+
+
 async def test_what_the_dead_left_behind_is_no_matter(data_dir: Path, server: EmbeddedServer) -> None:
     run, files = data_dir / "run", data_dir / "redis" / "appendonlydir"
     run.mkdir(mode=0o700, exist_ok=True)

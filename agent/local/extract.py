@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
 from typing import Literal
 
-from agent.local.words import QUESTION, SAME_MEANING, SMALL_TALK, STOP_WORDS
+from agent.local.words import GREETING, QUESTION, SAME_MEANING, SMALL_TALK, STOP_WORDS
 from memory.context.block import parse_block, strip_block
 
 LINES_MAX = 100  # considered for one answer, newest of the conversation first
@@ -32,6 +32,15 @@ _SENTENCE_END = re.compile(
     r"[.!?…؟。！？]+[\"'”’)]*(?=\s)"
 )
 _TOKEN = re.compile(r"\w+(?:['’]\w+)*")
+# How this thinker's own replies begin, and what of the user's they repeat.
+_OWN = (
+    *("Noted: ", "You told me", "I told you", "I know since ", "I know: ", "The closest I remember"),
+    *("I don't know anything about that", GREETING),
+)
+_QUOTE = re.compile(
+    r"(?:(?P<that_day>\bNoted|\byou told me (?:a moment ago|today))|\byou told me[^:\"]{,20}): \"(?P<words>[^\"]+)\"",
+    re.IGNORECASE,
+)
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\s]+")
 
 
@@ -46,9 +55,48 @@ class Said:
 
 
 def split_block(text: str) -> tuple[list[Said], str]:
-    """The lines of the memory block before the user's own words, most relevant first, and those words."""
-    lines = [line for line in parse_block(text) if not line.changed]
-    return [Said(line.text, _WHO.get(line.role, "agent"), line.date) for line in lines], strip_block(text)
+    """The lines of the memory block before the user's own words, most relevant first, and those words.
+
+    Where a reply of this thinker is remembered, what it quotes is told in its place, unless that is there anyway.
+    """
+    lines = parse_block(text)
+    said = [Said(line.text, _WHO.get(line.role, "agent"), line.date) for line in lines if not line.changed]
+    return _without_echoes(said, [line.text for line in lines if line.changed]), strip_block(text)
+
+
+def own_words(text: str) -> bool:
+    """Whether ``text`` begins as this thinker's own replies do: quoting a quote tells nobody anything."""
+    return text.startswith(_OWN)
+
+
+def _without_echoes(said: Sequence[Said], changed: Sequence[str]) -> list[Said]:
+    known = [_plain(text) for text in (*changed, *(each.text for each in said if not _echoes(each)))]
+    kept: list[Said] = []
+    for each in said:
+        if not _echoes(each):
+            kept.append(each)
+            continue
+        for quoted in _quotes(each):
+            # A quote is a part of what was said, or two replies quote the same.
+            if not any(_plain(quoted.text) in text for text in known):
+                known.append(_plain(quoted.text))
+                kept.append(quoted)
+    return kept
+
+
+def _echoes(said: Said) -> bool:
+    return said.who == "agent" and own_words(said.text)
+
+
+def _quotes(echo: Said) -> Iterator[Said]:
+    """What the user said, out of a reply that repeats it. The day is the reply's, or isn't known."""
+    for found in _QUOTE.finditer(echo.text):
+        if not own_words(found["words"]):
+            yield Said(found["words"], "user", echo.day if found["that_day"] else None)
+
+
+def _plain(text: str) -> str:
+    return f" {' '.join(_TOKEN.findall(text.casefold()))} "
 
 
 def reply(block: Sequence[Said], earlier: Sequence[Said], words: str, today: date) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from livekit.agents import DEFAULT_API_CONNECT_OPTIONS, NOT_GIVEN, APIConnectOptions, NotGivenOr, llm, utils
 
-from agent.local.extract import LINE_CHARS_MAX, LINES_MAX, Said, reply, split_block
+from agent.local.extract import LINE_CHARS_MAX, LINES_MAX, Said, own_words, reply, split_block
 from agent.local.words import GREETING
 
 NOTICE = "extractive (no LLM configured)"
@@ -99,17 +99,6 @@ def think(messages: Sequence[tuple[str, str]], today: date) -> str:
     earlier = [
         Said(text[:LINE_CHARS_MAX], "user" if role == "user" else "agent", here=True)
         for role, text in messages[:newest]
-        if role in ("user", "assistant") and not (role == "assistant" and _own_words(text))
+        if role in ("user", "assistant") and not (role == "assistant" and own_words(text))
     ]
     return reply(block, earlier[-LINES_MAX:], words, today)
-
-
-# How this thinker's own replies begin: quoting a quote tells nobody anything.
-_OWN = (
-    *("Noted: ", "You told me", "I told you", "I know since ", "I know: ", "The closest I remember"),
-    *("I don't know anything about that", GREETING),
-)
-
-
-def _own_words(text: str) -> bool:
-    return text.startswith(_OWN)

@@ -89,6 +89,54 @@ def test_what_do_you_know_about_me_lists_the_first_lines() -> None:
     assert answer.startswith('You told me on 28 November: "My dog is called Biscuit." And you told me on 20')
 
 
+CAT = "- (2026-11-28, said by the user) Hi! My cat is called Tiger"
+
+
+@pytest.mark.parametrize(
+    ("lines", "answer"),
+    [
+        # what the user said is there as well, in whatever order and however it was cut and repeated
+        (
+            ['- (2026-11-28, said by the assistant) Noted: "My cat is called Tiger."', CAT],
+            'You told me on 28 November: "Hi! My cat is called Tiger."',
+        ),
+        (
+            [
+                '- (2026-12-01, said by the assistant) You told me on 28 November: "Hi! My cat is called Tiger." '
+                "And you told me yesterday: \"My cat likes 'tuna'.\"",
+                CAT,
+                '- (2026-11-28, said by the assistant) Noted: "My cat is called Tiger."',
+            ],
+            'You told me: "My cat likes \'tuna\'." And you told me on 28 November: "Hi! My cat is called Tiger."',
+        ),
+        # only the reply was found
+        (
+            ['- (2026-12-02, said by the assistant) Noted: "My cat is called Tiger."'],
+            'You told me yesterday: "My cat is called Tiger."',
+        ),
+        (
+            [
+                '- (2026-12-03, said by the assistant) You told me a moment ago: "My cat is called Tiger."',
+                '- (2026-12-03, said by the assistant) The closest I remember is what you told me today: "Cats!"',
+            ],
+            'You told me today: "My cat is called Tiger." And you told me today: "Cats!"',
+        ),
+        # neither quotes of quotes, nor what has changed since, nor that nothing was known
+        (
+            [
+                "- (2026-12-02, said by the assistant) I told you today: \"Noted: 'My cat is called Tiger.'.\"",
+                "- (2026-12-02, said by the user, since changed) My cat is called Tom.",
+                '- (2026-12-02, said by the assistant) Noted: "My cat is called Tom."',
+                "- (2026-12-02, said by the assistant) I don't know anything about that. You have not told me.",
+            ],
+            "I don't know anything about that. You have not told me.",
+        ),
+    ],
+)
+def test_its_own_earlier_replies_are_told_as_what_they_quote_and_once(lines: list[str], answer: str) -> None:
+    assert ask("What do you know about me?", *lines) == answer
+
+
 @pytest.mark.parametrize(
     ("statement", "answer"),
     [

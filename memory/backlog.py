@@ -86,7 +86,8 @@ class Backlog:
 
     async def changed_within(self, timeout_s: float) -> None:
         """Return at the next change, or after ``timeout_s``."""
-        await finished_within(self.changed(), self._clock, timeout_s)
+        # This very event: by the time a task of its own looked for it, another could be in its place.
+        await finished_within(self._changed.wait(), self._clock, timeout_s)
 
 
 async def finished_within(call: Coroutine[Any, Any, Any], clock: Clock, timeout_s: float) -> bool:

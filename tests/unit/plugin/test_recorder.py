@@ -154,6 +154,20 @@ async def test_P_durable_a_recall_that_hangs_holds_a_turn_up_for_a_moment_only(d
         assert await desk.stored() == ["asked"]
 
 
+@pytest.mark.promise("P-durable")
+async def test_P_durable_a_turn_that_comes_as_the_one_before_is_stored_is_not_overlooked(clock: HandClock) -> None:
+    for steps in range(40):  # of the loop, after the first turn: one of them is just before the recorder waits
+        desk = Desk(clock, Troubled(clock)).start()
+        await settle()
+        desk.recorder.record(turn("one"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        desk.recorder.record(turn("two"))
+        await settle()
+        assert await desk.stored() == ["one", "two"], steps  # nobody moves the clock
+        await desk.recorder.aclose()
+
+
 async def test_what_is_recorded_before_it_is_known_whose_it_is_waits(clock: HandClock) -> None:
     desk = Desk(clock, Troubled(clock))
     desk.recorder.record(turn("early"))

@@ -60,7 +60,7 @@ class Recorder:
     ``writer`` names this recorder in its lease, uniquely. ``takes_over`` is the name of one that is known to be dead:
     its lease isn't waited out. ``lease_id``: what the lease is on, if not the session. Such a session is recorded by
     several at once that hear different things, such as one that is held in two rooms: one process in each.
-    ``way``: what is stored waits a little (``RECORD_COURTESY_S``) for who has it.
+    ``way``: what is stored waits a little (until ``RECORD_COURTESY_S`` after it came) for who has it.
     """
 
     def __init__(
@@ -282,8 +282,8 @@ class Recorder:
             self._claimed_at_s = now_s
             self._check_kept(state)
             self._speak_again()
-        if self._backlog:
-            await self._way.free(RECORD_COURTESY_S)
+        if (first := self._backlog.oldest) is not None:  # those behind it wait meanwhile, and not once more each
+            await self._way.free(first.since_s + RECORD_COURTESY_S - now_s)
         spool = None
         if self._spooling is not None:
             spool = self._spooling.spool

@@ -14,7 +14,7 @@ from memory import spool as spool_module
 from memory.clock import SystemClock
 from memory.counters import Counters
 from memory.errors import StoreFault, StoreUnavailable
-from memory.limits import DURABLE_WAIT_S, RECORD_QUEUE_MAX, SPOOL_AFTER_S, SPOOL_RETRY_S
+from memory.limits import DURABLE_WAIT_S, RECORD_COURTESY_S, RECORD_QUEUE_MAX, SPOOL_AFTER_S, SPOOL_RETRY_S
 from memory.models import Scope
 from memory.ports import Selection
 from memory.replay import Replayer, SessionSpool, replay_left
@@ -188,6 +188,18 @@ async def test_a_quick_store_leaves_the_disk_alone(desk: AwayDesk) -> None:
     for number in range(20):
         desk.recorder.record(turn(f"turn {number}"))
         assert await desk.recorder.durable(1)
+    assert not desk.spool.directory.exists()
+
+
+async def test_turns_that_come_together_while_a_recall_hangs_do_not_go_to_the_disk(desk: AwayDesk) -> None:
+    desk.recorder.start(desk.store, SCOPE)
+    await desk.recorder.looked_for_left(patient=True)
+    with desk.way.taken():
+        for number in range(5):
+            desk.recorder.record(turn(f"turn {number}"))
+        for _ in range(int(2 * SPOOL_AFTER_S / RECORD_COURTESY_S) * 4):
+            await desk.clock.advance(RECORD_COURTESY_S / 4)
+        assert await desk.stored() == [f"turn {number}" for number in range(5)]
     assert not desk.spool.directory.exists()
 
 

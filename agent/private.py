@@ -24,8 +24,13 @@ _SIP_IDENTITY = re.compile(r"\bsip_[^\s'\",;)}\]]*")
 _NUMBER = re.compile(r"\+\d[\d ().-]{5,18}\d(?!\d)|(?<![\w.:-])\d{9,15}(?![\w:-]|\.\d)")
 
 
-# What a model server answers to a request that it refuses may repeat the request: all that was said.
-_ANSWER = re.compile(r"(Error code: \d+) - [^\n]*")
+# What a model server answers to a request that it refuses may repeat the request: all that was said, in several lines.
+# It is in an error's text, or in what livekit calls its body; in a traceback the next error comes behind an empty line.
+_ANSWER = re.compile(
+    r"(Error code: \d+(?= - )|(?:retryable=\w+|request_id=[\w'-]+|Error\((?:'[^'\n]*'|\"[^\"\n]*\")), body="
+    r"|(?:openai\.|caused by )APIError: ).*?(?=\n\n(?:The above|During handling)|\Z)",
+    re.DOTALL,
+)
 
 
 def mask(text: str) -> str:
@@ -47,13 +52,19 @@ class PrivateFilter(logging.Filter):
                 delattr(record, key)
             else:
                 setattr(record, key, _masked(getattr(record, key)))
-        if isinstance(record.msg, str):
-            record.msg, record.args = mask(record.getMessage()), ()
+        record.msg, record.args = mask(_message(record)), ()
         if record.exc_info and not record.exc_text:
             record.exc_text = logging.Formatter().formatException(record.exc_info)
         if record.exc_text:
             record.exc_text, record.exc_info = mask(record.exc_text), None
         return True
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:  # what is wrong with a line of the log must not end what has written it
+        return str(record.msg)
 
 
 def _masked(value: Any) -> Any:

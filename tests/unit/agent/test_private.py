@@ -11,7 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx2
+import openai
 import pytest
+from livekit.agents import APIConnectionError, APIStatusError
 from livekit.agents.cli.log import ColoredFormatter, JsonFormatter
 from livekit.agents.telemetry import trace_types
 
@@ -71,6 +74,70 @@ def test_numbers_are_masked_wherever_they_stand(printed: tuple[logging.Logger, i
     assert "5105550123" not in told
     assert "ValueError" in told
     assert "participant 'sip_(number)' of (number)" in told
+
+
+SAID = "I am allergic to peanuts"
+
+
+def openai_error(answer: bytes) -> openai.APIStatusError:
+    """What the openai package makes of a server's refusal."""
+    request = httpx2.Request("POST", "http://localhost/v1/chat/completions")
+    response = httpx2.Response(422, content=answer, request=request)
+    return openai.OpenAI(api_key="none")._make_status_error_from_response(response)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param({"error": {"message": f"bad request: {SAID}"}}, id="openai"),
+        pytest.param({"error": {"message": f"1 validation error\nmessages.1\n  input_value={SAID!r}"}}, id="vllm"),
+        pytest.param({"detail": [{"loc": ["body", "input"], "input": SAID}]}, id="fastapi"),
+        pytest.param(f"can't say: {SAID}", id="text"),
+    ],
+)
+def test_what_a_model_server_answers_is_left_out(
+    printed: tuple[logging.Logger, io.StringIO], answer: dict[str, Any] | str
+) -> None:
+    """It may be a piece of the request. In whatever form: as livekit tells it, with what it came from, or quoted."""
+    logger, stream = printed
+    error = openai_error((answer if isinstance(answer, str) else json.dumps(answer)).encode())
+    told = APIStatusError(error.message, status_code=error.status_code, request_id="req-1", body=error.body)
+    try:
+        raise told from error
+    except APIStatusError:
+        logger.warning("no answer, trying again", exc_info=True, extra={"error": told, "seen": [repr(told)]})
+    logger.error("no answer: %s", told)
+    logger.error("no answer: %r", told)
+    assert SAID not in stream.getvalue()
+    assert "peanuts" not in stream.getvalue()
+    for useful in ("no answer, trying again", "UnprocessableEntityError", "APIStatusError", "Error code: 422"):
+        assert useful in stream.getvalue()
+
+
+def test_what_a_model_server_says_in_mid_answer_is_left_out(printed: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = printed
+    request = httpx2.Request("POST", "http://localhost/v1/chat/completions")
+    try:
+        raise APIConnectionError from openai.APIError(f"refused:\n{SAID}", request, body=None)
+    except APIConnectionError as error:
+        logger.warning("no answer: %s", error, exc_info=True)
+    assert "peanuts" not in stream.getvalue()
+    assert "livekit.agents._exceptions.APIConnectionError" in stream.getvalue()
+
+
+def test_what_our_own_models_say_is_told(printed: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = printed
+    logger.warning("no answer: %s", APIConnectionError("The speech host is away: body=none of it"))
+    assert "The speech host is away: body=none of it" in stream.getvalue()
+
+
+def test_a_line_of_whatever_kind_is_masked_and_none_raises(printed: tuple[logging.Logger, io.StringIO]) -> None:
+    logger, stream = printed
+    logger.error(ValueError(f"no such number: {NUMBER}"))
+    logger.error("%d calls of %s", NUMBER)  # noqa: PLE1206 - somebody else may write so
+    assert "5105550123" not in stream.getvalue()
+    assert "no such number: (number)" in stream.getvalue()
+    assert "%d calls of %s" in stream.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -17,32 +16,18 @@ from memory.knowledge import EntityKind, Knowledge, Patch
 from memory.knowledge_ports import EntityProbe, FactProbe, GraphMatches, GraphState
 from memory.models import Scope
 from memory.stores.graph.store import FalkorGraphStore, availability
-from tests.support import graph_server, redis_server
+from tests.support import redis_server
 from tests.support.archives import new_scope
 from tests.support.graph_server import ask, configure, graphs
 from tests.support.redis_server import RedisServer
 from tests.support.talk import DIMENSION, NOON, Memory, extracted, fact, turn, vector
 
 MODEL = "words"
-NOTHING = GraphMatches((), ())
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with graph_server.running() as running:
-        yield running
 
 
 @pytest.fixture
-async def store(server: RedisServer) -> AsyncIterator[FalkorGraphStore]:
-    opened = await FalkorGraphStore.connect(server.url(), model=MODEL)
-    yield opened
-    await opened.aclose()
-
-
-@pytest.fixture
-def scope() -> Scope:
-    return new_scope()
+def model() -> str:
+    return MODEL
 
 
 def a_patch(*texts: str, session: str = "s1") -> Patch:

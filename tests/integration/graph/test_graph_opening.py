@@ -17,17 +17,10 @@ from memory.stores.graph import keyword_check, keywords
 from memory.stores.graph.driver import GraphLink
 from memory.stores.graph.store import FalkorGraphStore
 from memory.wiring_ingestion import Ingestion, open_ingestion
-from tests.support import graph_server
 from tests.support.graph_llm import serving
 from tests.support.graph_server import graphs
 from tests.support.ingestion import SteppingClock
 from tests.support.redis_server import HOST, RedisServer
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with graph_server.running() as running:
-        yield running
 
 
 @pytest.fixture
@@ -40,13 +33,6 @@ def settings(server: RedisServer, data_dir: Path) -> Iterator[Settings]:
             openai_base_url=llm.url,
             host_idle_seconds=0.5,
         )
-
-
-@pytest.fixture
-async def store(server: RedisServer) -> AsyncIterator[FalkorGraphStore]:
-    opened = await FalkorGraphStore.connect(server.url(), model="words")
-    yield opened
-    await opened.aclose()
 
 
 @contextlib.asynccontextmanager

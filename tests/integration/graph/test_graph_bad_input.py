@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,13 +14,10 @@ from memory.ingestion.tools import Outcome
 from memory.knowledge_ports import Answer, GraphState
 from memory.models import MemoryEntry, Scope
 from memory.service import UnifiedMemoryService
-from memory.stores.graph.store import FalkorGraphStore
 from memory.wiring import in_memory_backend
-from tests.support import graph_server
-from tests.support.archives import entry, new_scope, sqlite_url
+from tests.support.archives import entry, new_scope
 from tests.support.graph_server import ask, graphs
 from tests.support.ingesting import DIMENSION, GrammarLLM, HashEmbedder, Plant
-from tests.support.knowing import opened
 from tests.support.redis_server import RedisServer
 
 MODEL = f"{HashEmbedder.model}/{DIMENSION}"
@@ -60,24 +56,14 @@ def _plain(text: str) -> str:
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with graph_server.running() as running:
-        yield running
+@pytest.fixture
+def model() -> str:
+    return MODEL
 
 
 @pytest.fixture
-async def store(server: RedisServer) -> AsyncIterator[FalkorGraphStore]:
-    made = await FalkorGraphStore.connect(server.url(), model=MODEL)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
-async def plant(data_dir: Path, store: FalkorGraphStore) -> AsyncIterator[Plant]:
-    async with opened(sqlite_url(data_dir), vectors=MODEL) as stores:
-        stores.clock.seconds = 86_400.0
-        yield Plant(stores, llm=Believing(), graph=cast("Any", store))
+def llm() -> GrammarLLM:
+    return Believing()
 
 
 def shown(server: RedisServer, scope: Scope) -> list[str]:

@@ -11,8 +11,6 @@ import random
 from array import array
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -25,11 +23,11 @@ from memory.models import Scope
 from memory.stores.graph.store import FalkorGraphStore
 from memory.wiring_ingestion import GraphPlace, checker
 from tests.support import graph_server
-from tests.support.archives import entry, new_scope, sqlite_url
+from tests.support.archives import entry, new_scope
 from tests.support.graph_server import configure, graphs
 from tests.support.ingesting import DIMENSION, HashEmbedder, Plant
 from tests.support.ingestion import START
-from tests.support.knowing import USER, entity, episode, opened, statement
+from tests.support.knowing import USER, entity, episode, statement
 from tests.support.redis_server import RedisServer
 from tests.support.talk import chunk
 
@@ -43,6 +41,7 @@ UNLIMITED = 4_294_967_295
 
 @pytest.fixture
 def server() -> Iterator[RedisServer]:
+    """A fresh one: its limits are changed."""
     with graph_server.running() as running:
         yield running
 
@@ -59,17 +58,8 @@ async def connected(server: RedisServer, count: int) -> AsyncIterator[list[Falko
 
 
 @pytest.fixture
-async def store(server: RedisServer) -> AsyncIterator[FalkorGraphStore]:
-    async with connected(server, 1) as (one,):
-        yield one
-
-
-@pytest.fixture
-async def plant(data_dir: Path, store: FalkorGraphStore) -> AsyncIterator[Plant]:
-    """Ingestion on the real graph."""
-    async with opened(sqlite_url(data_dir), vectors=MODEL) as stores:
-        stores.clock.seconds = 86_400.0
-        yield Plant(stores, graph=cast("Any", store))
+def model() -> str:
+    return MODEL
 
 
 def a_vector(seed: int) -> bytes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -42,7 +42,6 @@ from memory.stores.embedded import EmbeddedServer
 from memory.stores.graph import queries, readers
 from memory.stores.graph.opening import open_graphiti
 from memory.stores.graph.store import FalkorGraphStore
-from tests.support import graph_server
 from tests.support.archives import new_scope
 from tests.support.graph_server import ask, graphs
 from tests.support.redis_server import HOST, RedisServer
@@ -127,24 +126,6 @@ HISTORY = [
     ),
     Call(6, [said("user", "LIVES_IN", "York", "User lives in York", 5)]),
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with graph_server.running() as running:
-        yield running
-
-
-@pytest.fixture
-async def store(server: RedisServer) -> AsyncIterator[FalkorGraphStore]:
-    opened = await FalkorGraphStore.connect(server.url(), model="words")
-    yield opened
-    await opened.aclose()
-
-
-@pytest.fixture
-def scope() -> Scope:
-    return new_scope()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from memory.backlog import Backlog, cancelled, finished_within
 from memory.clock import Clock
 from memory.counters import Counters
-from memory.errors import NotTheWriter, SessionOwnership, SpoolUnusable, StoreUnavailable
+from memory.errors import NotTheWriter, SessionOwnership, SpoolUnusable, StoreFault, StoreUnavailable
 from memory.limits import (
     RECORD_COURTESY_S,
     RECORD_QUEUE_MAX,
@@ -338,10 +338,10 @@ class Recorder:
         self._backlog.notify()
 
     async def _store(self, sessions: Sessions, scope: Scope, record: Record) -> None:
-        """Append ``record``, or give it up.
+        """Append ``record``, or give it up where the store refuses it and nothing else.
 
         Raises:
-            NotTheWriter, StoreUnavailable, OSError, TimeoutError: it is still to be stored.
+            NotTheWriter, SessionOwnership, StoreUnavailable, StoreFault, OSError: it is still to be stored.
         """
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
@@ -358,6 +358,9 @@ class Recorder:
                 if attempt < _ATTEMPTS_MAX:
                     await self._clock.sleep(_RETRY_S_MIN * attempt)
                     continue
+                if isinstance(error, StoreFault):
+                    self._claimed_at_s = None
+                    await self._claimed(sessions, scope)  # such as other credentials: that is no fault of the record
                 self._backlog.lost += 1
                 self._counters.add("record.lost")
                 logger.error("a turn can't be stored (id %s, %s)", record.id, type(error).__name__)

@@ -161,6 +161,29 @@ async def test_L35_a_store_lost_in_mid_call_gets_every_turn_once_and_in_order(de
     assert desk.counters["record.lost"] == 0
 
 
+@pytest.mark.promise("P-durable")
+async def test_P_durable_a_store_that_refuses_everything_from_now_on_costs_no_turn(desk: AwayDesk) -> None:
+    desk.recorder.start(desk.store, SCOPE)
+    desk.recorder.record(turn("before"))
+    assert await desk.recorder.durable(1)
+    desk.store.claim_errors = [StoreFault("Redis refuses the credentials.")] * 1_000
+    desk.store.append_errors = [StoreFault("Redis refuses the credentials.")] * 1_000
+    await settle()
+    for number in range(3):
+        desk.recorder.record(turn(f"refused {number}"))
+        gate = asyncio.create_task(desk.recorder.durable(DURABLE_WAIT_S))
+        await desk.clock.advance(SPOOL_AFTER_S)
+        assert await gate
+        await desk.clock.advance(2.5)
+    desk.store.claim_errors, desk.store.append_errors = [], []
+    for _ in range(8):
+        await desk.clock.advance(2.5)
+        if await _stored_now(desk):
+            break
+    assert await desk.stored() == ["before", *(f"refused {number}" for number in range(3))]
+    assert desk.counters["record.lost"] == 0
+
+
 async def _stored_now(desk: AwayDesk) -> bool:
     storing = asyncio.create_task(desk.recorder.stored(0.01))
     for _ in range(200):

@@ -6,6 +6,7 @@ Above: models, assistant, commands. Below: memory.settings. Each field's descrip
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ PARTS: tuple[Part, ...] = ("stt", "llm", "tts")
 OFF = "off"
 
 _CLOUD_HOST = ".livekit.cloud"
+_BLANK = re.compile(r"\s")
 _DEFAULT_MODELS: dict[tuple[Provider, Part], str] = {
     ("openai", "stt"): "gpt-4o-mini-transcribe",
     ("openai", "llm"): "gpt-4.1-mini",
@@ -227,8 +229,12 @@ def is_on(text: str) -> bool:
 def _with_scheme(value: str | None, schemes: tuple[str, ...]) -> str | None:
     if value is None:
         return None
-    found = urlsplit(value)
-    if found.scheme not in schemes or not found.hostname:
+    try:
+        found = urlsplit(value)
+        is_one = found.scheme in schemes and bool(found.hostname) and found.port != 0 and not _BLANK.search(value)
+    except ValueError:  # no port, or no IPv6 address
+        is_one = False
+    if not is_one:
         raise ValueError(f"must be a URL that starts with {', '.join(f'{scheme}://' for scheme in schemes)}")
     return value
 

@@ -6,6 +6,7 @@ Above: wiring, cli, plugin. Below: errors, limits, datadir. Each field's descrip
 from __future__ import annotations
 
 import re
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -27,6 +28,7 @@ def _blank_is_unset(value: object) -> object:
 
 # What a URL must look like, apart from what only its driver can tell.
 _REDIS_URL = re.compile(r"(?:rediss?|unix)://\S.*")
+_HOST_NAME = re.compile(r"[^\s:/@?#\[\]]+")
 _DATABASE_URL = re.compile(r"(?:postgres(?:ql)?|sqlite)(?:\+\w+)?://.*")
 
 # With this "prefix" a field's own name is no environment variable's: ORG_ID or ENABLED in an environment are
@@ -253,6 +255,14 @@ class Settings(EnvironmentSettings):
             raise ValueError("must be postgresql://USER@HOST:PORT/NAME or sqlite:///PATH")
         return value
 
+    @field_validator("redis_host", "falkordb_host")
+    @classmethod
+    def _host_alone(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value and not (_HOST_NAME.fullmatch(value) or _is_ipv6(value)):
+            port = str(info.field_name).replace("host", "port").upper()
+            raise ValueError(f"must be a host's name or address alone; the port goes into {port}")
+        return value
+
     @field_validator("phone_region")
     @classmethod
     def _two_letters(cls, value: str | None) -> str | None:
@@ -270,6 +280,13 @@ class Settings(EnvironmentSettings):
                 f"must be at least twice MEMORY_BLOCK_TOKENS ({value} < 2 x {block}): raise this or lower that"
             )
         return value
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return bool(IPv6Address(host))
+    except ValueError:
+        return False
 
 
 def _has_valid_port(url: str) -> bool:

@@ -271,7 +271,8 @@ def redis_url(settings: Settings) -> str | None:
         return settings.redis_url
     secret = settings.redis_password
     password = f":{quote(secret.get_secret_value(), safe='')}@" if secret else ""
-    return f"redis://{password}{settings.redis_host}:{settings.redis_port}/0"
+    host = f"[{settings.redis_host}]" if ":" in settings.redis_host else settings.redis_host
+    return f"redis://{password}{host}:{settings.redis_port}/0"
 
 
 def database_url(settings: Settings) -> str:

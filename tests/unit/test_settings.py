@@ -8,6 +8,7 @@ import pytest
 
 from memory.errors import SettingsError
 from memory.settings import Settings, environment, load_settings, variable
+from memory.wiring import redis_url
 
 SECRET = "hunter2-very-secret"
 
@@ -125,6 +126,12 @@ def test_numbers_out_of_range_are_refused(monkeypatch: pytest.MonkeyPatch, value
         ("MEMORY_PHONE_REGION", "USA"),
         ("MEMORY_ORG_ID", " "),
         ("REDIS_PORT", "0"),
+        ("REDIS_HOST", "redis://redis.internal"),
+        ("REDIS_HOST", "redis.internal:6379"),
+        ("REDIS_HOST", "[::1]"),
+        ("FALKORDB_HOST", "redis://graph.internal"),
+        ("FALKORDB_HOST", "graph.internal:6379"),
+        ("FALKORDB_HOST", "a b"),
     ],
 )
 def test_what_can_not_be_a_place_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -140,11 +147,22 @@ def test_what_can_not_be_a_place_is_refused(monkeypatch: pytest.MonkeyPatch, nam
         ("DATABASE_URL", "postgres://u:p@h/d"),
         ("DATABASE_URL", "postgresql+asyncpg://u:p@h:5432/d"),
         ("DATABASE_URL", "sqlite:////var/lib/my data/memory.db"),
+        ("REDIS_HOST", "redis_1.internal"),
+        ("REDIS_HOST", "10.0.0.7"),
+        ("FALKORDB_HOST", "::1"),
     ],
 )
 def test_what_can_be_a_place_is_taken(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     assert value in load_settings().model_dump().values()
+
+
+@pytest.mark.parametrize(("host", "url"), [("10.0.0.7", "redis://10.0.0.7:6379/0"), ("::1", "redis://[::1]:6379/0")])
+def test_a_host_is_one_by_name_or_by_either_kind_of_address(
+    monkeypatch: pytest.MonkeyPatch, host: str, url: str
+) -> None:
+    monkeypatch.setenv("REDIS_HOST", host)
+    assert redis_url(load_settings()) == url
 
 
 def test_secrets_are_not_in_the_settings_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,25 @@ def test_wrong_values_of_agent_and_memory_are_told_at_once(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LIVEKIT_URL", "ws://localhost:port"),
+        ("LIVEKIT_URL", "ws://localhost:99999"),
+        ("LIVEKIT_URL", "ws://local host"),
+        ("OPENAI_BASE_URL", "http://localhost:port/v1"),
+        ("OPENAI_BASE_URL", "http://localhost:0/v1"),
+        ("OPENAI_BASE_URL", "http://[::1/v1"),
+        ("OPENAI_BASE_URL", "localhost:1234/v1"),
+    ],
+)
+def test_what_can_not_be_a_server_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        settings(monkeypatch, **{name: value})
+    [problem] = caught.value.problems
+    assert problem.startswith(f"{name}: must be a URL that starts with ")
+
+
+@pytest.mark.parametrize(
     ("choice", "needed"), [("openai", "OPENAI_API_KEY"), ("livekit", "LIVEKIT_API_KEY and LIVEKIT_API_SECRET")]
 )
 def test_a_choice_without_its_keys_says_which(monkeypatch: pytest.MonkeyPatch, choice: str, needed: str) -> None:

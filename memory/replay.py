@@ -220,6 +220,8 @@ class _Storing:
         try:
             await _timed(self._sessions.append(item.scope, record))
         except StoreFault as error:
+            # Where all is refused by now, such as for other credentials, that is no fault of the record.
+            await _timed(self._sessions.claim(record.session_id, item.scope))
             self._counters.add("record.lost")
             logger.error("a turn of the spool can't be stored (id %s): %s", record.id, error)
             return

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from memory.counters import Counters
 from memory.errors import StoreFault, StoreUnavailable
 from memory.limits import DURABLE_WAIT_S, RECORD_COURTESY_S, RECORD_QUEUE_MAX, SPOOL_AFTER_S, SPOOL_RETRY_S
 from memory.models import Scope
-from memory.ports import Selection
+from memory.ports import Appended, Selection
 from memory.replay import Replayer, SessionSpool, replay_left
 from memory.spool import Spool
 from memory.spool_frames import Spooled
@@ -446,6 +447,26 @@ async def test_a_turn_of_the_dead_that_can_never_be_stored_is_told_and_passed_ov
     assert [entry.content for entry in await store.entries("call-1", limit=9)] == ["two"]
     assert counters["record.lost"] == 1
     assert "my secret" not in caplog.text
+
+
+@pytest.mark.promise("P-durable")
+async def test_P_durable_a_store_that_refuses_everything_leaves_what_the_dead_have_left_where_it_is(
+    clock: HandClock, spool: Spool
+) -> None:
+    class Revoked(Troubled):
+        async def append(self, *args: Any, **kwargs: Any) -> Appended:
+            self.claim_errors = list(self.append_errors)
+            return await super().append(*args, **kwargs)
+
+    store, counters = Revoked(clock), Counters()
+    await left(spool, "one", "two")
+    store.append_errors = [StoreFault("Redis refuses the credentials.")] * 9
+    with pytest.raises(StoreFault):
+        await replay_left(spool, store, counters, SystemClock())
+    store.claim_errors, store.append_errors = [], []
+    await replay_left(spool, store, counters, SystemClock())
+    assert [entry.content for entry in await store.entries("call-1", limit=9)] == ["one", "two"]
+    assert counters["record.lost"] == 0
 
 
 @pytest.mark.promise("P-erased")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 NO_KEY = "none"  # for a server of OpenAI's API that asks for no key; the client insists on one
 NO_LLM = "no LLM configured: answers are quotes from memory (extractive)"
-INSTALL_LOCAL = 'pip install "livekit-unified-memory[local]"'
 INSTALL_PLUGINS = "pip install livekit-plugins-openai livekit-plugins-silero"
 
 PAUSE_S = 0.41  # of silence end a turn where nothing but silence is listened to

@@ -26,6 +26,7 @@ from agent.settings import PARTS, AgentSettings, Configuration
 from memory import wiring
 from memory.datadir import DATA_FORMAT, prepare, runtime_dir
 from memory.errors import VoiceMemoryError
+from memory.extras import PROJECT, install
 from memory.hosting import HostUse
 from memory.models import Recall, Scope
 from memory.ports import Retriever
@@ -41,7 +42,6 @@ NET_TIMEOUT_S = 8.0
 OPENING_S_MAX = 3.0
 PYTHONS = ((3, 11), (3, 13))
 
-_PACKAGE = "livekit-unified-memory"
 _MINOR = {"vectors"}  # recall's embedder has a check of its own, and may just be loading
 # AGENT_ alone is anybody's: the editors and tools of other agents set such variables, too.
 _OURS = ("MEMORY_", "VOICEASSIST_", "GRAPHITI_", "FALKORDB_", "AGENT_STT", "AGENT_LLM", "AGENT_TTS", "AGENT_MEMORY")
@@ -146,17 +146,13 @@ async def check_packages(_: Patient) -> Finding:
     installed = [extra for extra, modules, _ in _EXTRAS if _has(*modules)]
     missing = [extra for extra, modules, _ in _EXTRAS if not _has(*modules)]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        installed.insert(0, f"version {importlib.metadata.version(_PACKAGE)}")
+        installed.insert(0, f"version {importlib.metadata.version(PROJECT)}")
     detail = ", ".join(installed) + (f"; not installed: {', '.join(missing)}" if missing else "")
     return Finding("ok", detail)
 
 
 def _has(*modules: str) -> bool:
     return all(importlib.util.find_spec(module) is not None for module in modules)
-
-
-def install(extra: str) -> str:
-    return f'pip install "{_PACKAGE}[{extra}]"'
 
 
 @configured

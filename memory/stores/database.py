@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from memory.errors import DataDirectoryUnusable, StoreFault, StoreUnavailable, VoiceMemoryError
+from memory.extras import install
 from memory.limits import STORE_TIMEOUT_S
 from memory.stores.schema import dump_json, metadata
 from memory.stores.vacuum import Vacuum
@@ -228,7 +229,7 @@ def _postgres(url: sa.URL, pooled: bool) -> AsyncEngine:
             **_pool(pooled),
         )
     except ModuleNotFoundError:
-        raise StoreFault("PostgreSQL needs a driver: pip install 'livekit-unified-memory[postgres]'.") from None
+        raise StoreFault(f"PostgreSQL needs a driver: {install('postgres')}.") from None
     _check_parameters(url)
     return engine
 

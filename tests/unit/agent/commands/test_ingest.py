@@ -21,6 +21,7 @@ from agent.health import HealthServer
 from agent.keeper import State
 from agent.settings import load
 from memory.errors import SettingsError, StoreFault
+from memory.extras import install
 from memory.wiring_ingestion import describe, skipped
 
 SECONDS = 60.0
@@ -62,7 +63,9 @@ def test_dev_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     with beside(load()):
         pass
     assert started.children == []
-    assert NOT_INSTALLED in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert NOT_INSTALLED in told
+    assert install("ingest") in told
 
 
 def test_start_says_that_it_does_not_ingest(capsys: pytest.CaptureFixture[str]) -> None:

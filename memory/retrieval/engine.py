@@ -183,7 +183,7 @@ class RecallEngine:
         """
         user = self._users.get(scope)
         if user is not None and user.index is not None and not user.ailing:
-            with contextlib.suppress(VoiceMemoryError, Retired, TimeoutError):
+            with contextlib.suppress(Exception):  # the next recall tells it; the log is trimmed all the same
                 await within(_READ_ON_S, user.current())
 
     # -- Erasable

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from memory.clock import Clock
 from memory.counters import Counters
-from memory.errors import VoiceMemoryError
+from memory.errors import StoreUnavailable, VoiceMemoryError
 from memory.limits import (
     EMBED_IDLE_BATCH,
     FOLLOW_ACTIVE_S,
@@ -30,6 +30,8 @@ from memory.retrieval.snapshot_files import SnapshotStore
 from memory.retrieval.tasks import end_all
 
 logger = logging.getLogger(__name__)
+
+_AWAY_USERS = 2  # so many users in a row for whom a store is away: it is away for all
 
 
 class Upkeep:
@@ -76,13 +78,18 @@ class Upkeep:
 
     async def _follow(self) -> None:
         """Read on in the logs of users now talking, and have the embedder do what is left to do."""
-        now_s = self._clock.monotonic()
+        now_s, away = self._clock.monotonic(), 0
         for user in [user for user in self._users.values() if now_s - user.used_s < FOLLOW_ACTIVE_S]:
             user.facts.look()
             try:
                 await user.current()
+                away = 0
             except Retired:
                 continue
+            except VoiceMemoryError as error:
+                away = away + 1 if isinstance(error, StoreUnavailable) else 0
+                if away >= _AWAY_USERS:
+                    raise
         if self._filling is None or self._filling.done():
             self._filling = asyncio.create_task(self._fill())
         await self.save(self._quiet(now_s))

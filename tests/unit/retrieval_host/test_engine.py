@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from memory.errors import HostUnavailable
+from memory.errors import HostUnavailable, StoreFault
 from memory.limits import RECALL_QUIET_S, RECALL_TURNS_MAX
-from memory.models import MemoryEvent
-from memory.ports import DamagedRecord, LogSlice, Selection
+from memory.models import MemoryEvent, Scope
+from memory.ports import ArchivedRecord, DamagedRecord, LogSlice, Selection
 from memory.retrieval import following
 from tests.support.recalls import TroubledLog, scope_of, settle, texts
 from tests.unit.retrieval_host.conftest import Bench
@@ -500,3 +500,32 @@ async def test_logs_of_users_now_talking_are_followed_between_recalls(bench: Ben
     await bench.say("My dog is called Rex.")
     await bench.clock.advance(1)
     assert bench.engine.stats()["turns"] == 3
+
+
+async def test_one_users_trouble_keeps_nobody_else_from_being_followed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = bench.archive.read
+
+    async def refusing(scope: Scope, *, after: int, limit: int) -> list[ArchivedRecord]:
+        if scope == scope_of():
+            raise StoreFault("The archive refused.")
+        return await read(scope, after=after, limit=limit)
+
+    monkeypatch.setattr(bench.archive, "read", refusing)
+    await bench.say("Hello there.")
+    assert (await bench.recall(QUESTION)).degraded == ("log",)
+    ben = scope_of("ben")
+    await bench.say("Hello.", scope=ben, user="ben")
+    await bench.recall(QUESTION, ben)
+    await bench.say(FACT, scope=ben, user="ben")
+    await bench.clock.advance(1)
+    assert bench.embedder.asked_for(FACT) == 1
+
+
+async def test_reading_on_raises_nothing_whatever_goes_wrong(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.say("Hello there.")
+    await bench.recall(QUESTION)
+    monkeypatch.setattr(following, "as_turn", lambda _: 1 / 0)
+    await bench.say(FACT)
+    await bench.engine.read_on(scope_of())

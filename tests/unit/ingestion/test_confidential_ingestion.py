@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from memory.ingestion.asked import LanguageModels
+from memory.ingestion.breaker import Breaker
 from memory.ingestion.confidential import Confidential
+from memory.ingestion.digesting import Digester, Teller
 from memory.ingestion.tools import Outcome
 from memory.knowledge_ports import Answer
+from memory.models import Scope
+from memory.providers.language import OpenAiLanguageModel
+from memory.providers.summarizer import ExtractiveSummarizer
 from tests.support.archives import entry, new_scope, sqlite_url
+from tests.support.graph_llm import GraphLLM
 from tests.support.ingesting import DIMENSION, GrammarLLM, HashEmbedder, Plant
 from tests.support.knowing import opened
 
@@ -73,3 +81,50 @@ async def test_what_is_confidential_reaches_no_llm_no_embedder_no_fact_no_episod
         assert not [secret for secret in SECRETS if secret in place]
     archived = await plant.stores.archive.read(scope, after=0, limit=10)
     assert [one.record.to_dict()["content"] for one in archived] == said, "the user's own record keeps all of it"
+
+
+async def ingested(plant: Plant, scope: Scope, session: str, minute: float, *texts: str) -> None:
+    """A call, ingested before the next one begins."""
+    said = [entry(text, session=session, minute=minute + place) for place, text in enumerate(texts)]
+    user = await plant.said(scope, said, start=int(minute))
+    assert await plant.ingest_all(user) == [Outcome.DONE]
+
+
+async def summed_up(plant: Plant, scope: Scope, llm: OpenAiLanguageModel, *texts: str) -> None:
+    """A call whose facts were given up on, so that its digest is asked for by itself."""
+    user = await plant.said(scope, [entry(text, session="s9", minute=600) for text in texts], start=600)
+    chunk = await plant.stores.chunks.next(user, now=plant.stores.clock.now())
+    assert chunk is not None
+    await plant.stores.chunks.failed(chunk, reason="a test", not_before=None)
+    plant.stores.clock.seconds += 60.0
+    teller = Teller(LanguageModels(lambda: llm), Breaker("The LLM", plant.stores.clock))
+    digester = Digester(
+        plant.stores.digests,
+        ExtractiveSummarizer(),
+        plant.stores.clock,
+        plant.counters,
+        confidential=plant.confidential,
+        idle_s=30.0,
+        teller=lambda: teller,
+    )
+    await digester.digest(user)
+
+
+async def test_what_is_confidential_no_llm_sees(plant: Plant) -> None:
+    scope = new_scope()
+    async with GraphLLM() as server:
+        llm = OpenAiLanguageModel("gpt-4o-mini", api_key=None, base_url=server.url)
+        asking = replace(plant, llm=cast("Any", llm))
+        await ingested(asking, scope, "s1", 1, "I like peanuts. <confidential>I like Avalon.</confidential>")
+        await ingested(
+            asking, scope, "s2", 60, "I hate peanuts. [confidential] I hate Avalon.", "Avalon! [/confidential] OK."
+        )
+        await ingested(asking, scope, "s3", 120, "I love peanuts.", "I love peanuts on Excalibur.")
+        await summed_up(asking, scope, llm, "I like peanuts. <confidential>Avalon</confidential>", "I like Excalibur.")
+        await llm.aclose()
+    assert set(server.stats.calls) == {"ExtractionAnswer", "ResolutionAnswer", "DigestAnswer"}
+    assert len(server.asked) == server.stats.llm_calls
+    for asked in server.asked:
+        body = json.dumps(asked.body, ensure_ascii=False)
+        assert "peanuts" in body
+        assert not [secret for secret in SECRETS if secret in body], asked.shape

@@ -19,7 +19,6 @@ from memory.errors import (
     StoreFault,
     StoreUnavailable,
 )
-from memory.ingestion.confidential import Confidential
 from memory.ingestion.tools import Outcome
 from memory.knowledge import ChunkState, Knowledge
 from memory.limits import (
@@ -142,20 +141,6 @@ async def test_chunks_are_ingested_in_their_order_one_by_one(plant: Plant, scope
     _, known = await plant.stores.knowledge.read(scope)
     assert [episode.ordinal for episode in known.episodes] == list(range(len(outcomes)))
     assert len(await plant.facts(scope)) == 12
-
-
-async def test_what_is_confidential_no_llm_sees(plant: Plant, scope: Scope) -> None:
-    plant.confidential = Confidential(["peanuts"])
-    plant.ingestor = plant.another()
-    seen: list[str] = []
-
-    async def look(task: str) -> None:
-        seen.append(task)
-
-    plant.llm.on_asked = look
-    user = await heard(plant, scope, *SAID)
-    assert await plant.ingest_all(user) == [Outcome.DONE]
-    assert await plant.facts(scope) == ["User lives in Leeds"]
 
 
 async def test_erased_turns_are_ingested_by_nobody(plant: Plant, scope: Scope) -> None:

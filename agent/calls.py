@@ -185,7 +185,7 @@ class CallRegistry:
             commands += [("DEL", _calls(worker)), ("SREM", _WORKERS, worker)]
         if commands:
             await self._commands(*commands)
-        if whole:
+        if whole and self._is_dead(worker):  # one that only fell silent may be back
             self._life_of(worker).path.unlink(missing_ok=True)
 
     async def aclose(self) -> None:

@@ -143,6 +143,26 @@ async def test_a_lock_that_somebody_looks_at_is_taken_all_the_same(settings: Set
     await registry.aclose()
 
 
+async def test_a_worker_of_this_machine_that_only_fell_silent_can_still_be_known_to_be_dead(
+    settings: Settings, redis: RedisLink
+) -> None:
+    """Such as one that was stopped, or whose way to Redis broke, while it held no call."""
+    clock = ManualClock()
+    async with working(settings, clock) as registry, working(settings) as other:
+        await eventually(lambda: other.noted)
+        await redis.commands([("DEL", f"vm:worker:{other._me}")])
+        await steady(registry, clock)
+        [left] = await registry.left_behind()
+        assert (left.calls, left.certain) == ([], False)
+        await registry.forget(left.worker, [], whole=True)
+        other.add(FIRST)  # it is back
+        await eventually(lambda: other.noted)
+        assert other._life is not None
+        other._life.release()  # as the kernel does it
+        [left] = await registry.left_behind()
+        assert (left.calls, left.certain) == ([FIRST], True)
+
+
 async def test_a_worker_elsewhere_is_missed_when_its_lease_has_lapsed_and_ours_never_did(
     settings: Settings, redis: RedisLink
 ) -> None:

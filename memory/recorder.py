@@ -40,7 +40,6 @@ logger = logging.getLogger("memory.recorder")
 
 _RETRY_S_MIN = 0.05
 _ATTEMPTS_MAX = 3  # for errors that trying again hardly mends; an unavailable store is asked until the end
-_LONG_TEXT = 50_000  # characters; redacting more would be felt on the event loop
 _AWAY = (StoreUnavailable, OSError, TimeoutError)
 
 _T = TypeVar("_T")
@@ -223,15 +222,10 @@ class Recorder:
         if self._place is None or self._claimed_at_s is None or self._backlog:
             return
         (sessions, scope), self._place = self._place, None
-        releasing = asyncio.ensure_future(sessions.release(self._leased, scope, writer=self._writer))
         try:
-            await done_within(releasing, self._clock, STORE_TIMEOUT_S)
-            if releasing.done():
-                releasing.result()
+            await self._attempt(sessions.release(self._leased, scope, writer=self._writer), STORE_TIMEOUT_S)
         except Exception as error:
             logger.warning("the session's lease could not be given up (%s); it lapses", type(error).__name__)
-        finally:
-            await cancelled(releasing)
 
     async def _settle(self, target: int, *, and_emptied: bool = False) -> None:
         """Return once so many records have left the backlog (and the spool is empty), or nobody will see to it."""
@@ -366,21 +360,19 @@ class Recorder:
                 logger.error("a turn can't be stored (id %s, %s)", record.id, type(error).__name__)
 
     async def _prepared(self, record: Record, scope: Scope) -> Record:
-        if not isinstance(record, MemoryEntry):
-            return self._intake.event(record, scope, self.session_id)
-        if len(record.content) > _LONG_TEXT:
-            return await asyncio.to_thread(self._intake.entry, record, scope, self.session_id)
-        return self._intake.entry(record, scope, self.session_id)
+        if isinstance(record, MemoryEntry):
+            return await self._intake.entry_aside(record, scope, self.session_id)
+        return self._intake.event(record, scope, self.session_id)
 
-    async def _attempt(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """``call``, for ``RECORD_TIMEOUT_S`` at most; it may have had its effect all the same.
+    async def _attempt(self, call: Coroutine[Any, Any, _T], timeout_s: float = RECORD_TIMEOUT_S) -> _T:
+        """``call``, for ``timeout_s`` at most; it may have had its effect all the same.
 
         Raises:
             TimeoutError: no answer in time.
         """
         task = asyncio.ensure_future(call)
         try:
-            if await done_within(task, self._clock, RECORD_TIMEOUT_S):
+            if await done_within(task, self._clock, timeout_s):
                 return task.result()
             raise TimeoutError
         finally:

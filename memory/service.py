@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 EVENTS_LIMIT_DEFAULT = 50
 LANGUAGE_EVENTS_SHOWN = 5
-_THREAD_CHARS = 65_536  # redacting a longer text would stall the event loop
 _PASSAGES_SHARE = 4  # retrieved passages take at most a quarter of the context
 _OPENING_MESSAGES = 2  # of a session's beginning: a greeting and the query; looked at however few are asked for
 
@@ -105,11 +104,7 @@ class UnifiedMemoryService:
             raise InvalidEntry("user_id: the entry names another user than the call does; give it once.")
         backend = await self._backend()
         state = await self.scopes.claim(backend.sessions, session_id, user_id or entry.user_id)
-        size = len(entry.content) + sum(map(len, entry.retrieved_passages))
-        if size > _THREAD_CHARS:
-            stored = await asyncio.to_thread(self._intake.entry, entry, state.scope, session_id)
-        else:
-            stored = self._intake.entry(entry, state.scope, session_id)
+        stored = await self._intake.entry_aside(entry, state.scope, session_id)
         await backend.sessions.append(state.scope, stored)
         self.counters.add("redactions", stored.redactions - entry.redactions)
         return stored

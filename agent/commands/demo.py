@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from agent.commands.children import Child, ChildFailed
+from agent.commands.conversation import check_data_dir
 from agent.commands.output import Output
 from agent.commands.process import run_async
 from agent.commands.story import Call, Chat, Story
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise DemoRefused(
             "--ask repeats every word of --say, so that an answer would show nothing. Ask in other words."
         )
+    check_data_dir(configuration, voice=True)
     output = Output()
     return run_async(lambda: demo(arguments, configuration, output), output)
 

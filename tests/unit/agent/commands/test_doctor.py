@@ -14,7 +14,7 @@ from aiohttp import web
 
 from agent.commands import checks
 from agent.commands.checks import Check, Finding, Patient, place
-from agent.commands.doctor import examine
+from agent.commands.doctor import CHECKS, examine
 from agent.commands.endpoints import check_livekit, check_openai
 from agent.commands.output import Output
 from agent.settings import load
@@ -143,6 +143,26 @@ async def test_a_data_directory_of_a_newer_version(data_dir: Path) -> None:
     assert code == 1
     assert "has format '99'" in text
     assert "Upgrade" in text
+
+
+@pytest.mark.parametrize("version", ["99", ""])
+async def test_a_data_directory_that_can_not_be_used_is_told_once_and_left_alone(data_dir: Path, version: str) -> None:
+    if version:
+        (data_dir / "FORMAT").write_text(version)
+    else:
+        data_dir.rmdir()
+        data_dir.write_text("a file")
+    code, text = await diagnose(*(check for _, check in CHECKS if check not in (check_openai, check_livekit)))
+    assert code == 1
+    assert text.count("FAIL") == 3, text  # the check, the legend, the fix
+    assert text.count("not checked: the data directory can't be used") == 6
+    assert [path.name for path in data_dir.glob("*")] == ["FORMAT"] * bool(version)
+
+
+async def test_what_is_not_installed_is_named_with_its_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_has", lambda *modules: "docket" not in modules)
+    _, text = await diagnose(checks.check_packages)
+    assert "embedded, local, postgres, graph, server; not installed: ingest (facts)" in text
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,6 @@ class Worker(AgentServer):
             self._registry.start()
         self._rescuer = Rescuer(open_api(self._ws_url, self._api_key, self._api_secret), self._registry)
         open_parts.push_async_callback(self._rescuer.aclose)
-        self._rescuer.start()
 
     def _health_server(self, keeper: Keeper, *, devmode: bool) -> HealthServer:
         agent = self._configuration.agent
@@ -155,6 +154,9 @@ class Worker(AgentServer):
         return "" if self._registered else "starting"
 
     def _on_registered(self, *_: object) -> None:
+        # Not sooner: an agent that is asked for while no worker is there never comes, and each try has its time.
+        if not self._registered and self._rescuer is not None:
+            self._rescuer.start()
         self._registered = True
 
     def _on_started(self) -> None:

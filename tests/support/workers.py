@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,21 @@ class WorkerProcess:
             while not (stored := await self.stored(user_id)) or stored[-1].role != "assistant":
                 await asyncio.sleep(_POLL_S)
 
+    async def archived(self, user_id: str, *, turns: int) -> None:
+        """Wait until ``turns`` turns of a user's have been moved out of the log."""
+        scope = Scope(org_id="default", agent_id="assistant", user_id=user_id)
+        backend = await wiring.open_backend(load_settings(data_dir=self.data_dir))
+        try:
+            archive = await backend.archive()
+            async with asyncio.timeout(START_S):
+                while True:
+                    rows = await archive.read(scope, after=0, limit=1_000)
+                    if sum(isinstance(row.record, MemoryEntry) for row in rows) >= turns:
+                        return
+                    await asyncio.sleep(_POLL_S)
+        finally:
+            await backend.aclose()
+
     def job_of(self, agent: str) -> int:
         """The process that holds the call of ``agent``, an identity in a room."""
         job_id = agent.removeprefix("agent-")
@@ -167,17 +183,34 @@ class WorkerProcess:
 
     def helper(self, *words: str) -> psutil.Process:
         """The helper process of this worker's data directory whose command line has all ``words``."""
+        for process in self._processes():
+            line = " ".join(process.info["cmdline"] or [])
+            if all(word in line for word in words):
+                return process
+        raise AssertionError(f"there is no process {' '.join(words)}")
+
+    def _processes(self) -> Iterator[psutil.Process]:
+        """All that run on this worker's data directory: the worker, its jobs, the helpers."""
         for process in psutil.process_iter(["cmdline", "environ"]):
             line = " ".join(process.info["cmdline"] or [])
             environment = process.info["environ"] or {}
-            is_ours = str(self.data_dir) in (line + environment.get("VOICEASSIST_DATA_DIR", ""))
-            if is_ours and all(word in line for word in words):
-                return process
-        raise AssertionError(f"there is no process {' '.join(words)}")
+            if str(self.data_dir) in (line + environment.get("VOICEASSIST_DATA_DIR", "")):
+                yield process
 
     def kill(self) -> None:
         """SIGKILL of the main process alone, as if the kernel had done it."""
         self.process.kill()
+        self.process.wait()
+
+    def kill_all(self) -> None:
+        """SIGKILL of every process on its data directory, as at the end of a container's grace."""
+        until = time.monotonic() + STOP_S
+        while processes := list(self._processes()):
+            assert time.monotonic() < until, processes
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(processes, timeout=_POLL_S)
         self.process.wait()
 
     async def stop(self, *, within_s: float = STOP_S) -> int:

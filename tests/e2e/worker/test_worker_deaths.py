@@ -23,6 +23,7 @@ from tests.support.room_clients import RoomClient, in_room
 from tests.support.workers import WorkerProcess
 
 GREETING = "Hello! How can I help you today?"
+TAKEN_UP = "a job died in a call; another one goes on with it"
 DRAIN_S = 8
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -196,3 +197,52 @@ async def test_L38_P_durable_a_worker_that_is_told_to_end_lets_calls_go_on_and_s
         assert await ending == 0
     assert await running.said_by("fay", turns=1) == ["My car is called Rocket."]
     assert await running.said_by("gus", turns=1) == ["My tent is called Castle."]
+
+
+@pytest.mark.promise("P-durable")
+@pytest.mark.case("L38")
+async def test_L38_P_durable_calls_that_outlast_the_grace_of_their_worker_go_on_with_the_next_one(
+    livekit: LiveKitServer, start: Start, record_property: Callable[[str, object], None]
+) -> None:
+    ending = await start().registered()
+    async with (
+        in_room(livekit, "grace-1", "hana", microphone=False) as hana,
+        in_room(livekit, "grace-2", "igor") as igor,
+    ):
+        first = {client: await client.agent() for client in (hana, igor)}
+        await asyncio.gather(*(client.hears_end(since=client.connected_at) for client in first))
+        await asyncio.gather(
+            answered(hana, "My lamp is called Ember.", "Ember"), answered(igor, "My boat is called Heron.", "Heron")
+        )
+        await igor.hears_end(since=igor.lines[-1].at)
+        cat = await ending.voice("My cat is called Biscuit.")
+        ending.process.terminate()
+        await ending.logged("draining worker")
+        await answered(hana, "My bike is called Comet.", "Comet")
+        await igor.say(cat)
+        await igor.hears(since=igor.spoken_at)  # the reply has begun
+        heard = len(igor.said_by_agent())
+        ending.kill_all()
+
+        running = await start(data_dir=ending.data_dir).registered()
+        registered_at = time.monotonic()
+        for client, agent in first.items():
+            await client.agent(but=agent)
+        record_property("agents_back_s", round(max(each.joined[-1][1] for each in first) - registered_at, 2))
+        told = [str(record.get("message")) for record in running.log]
+        assert told.index("registered worker") < next(at for at, line in enumerate(told) if line.startswith(TAKEN_UP))
+        await igor.reads("Biscuit", after=heard)  # it answers what was left unanswered, by itself
+        await hana.reads("I was gone for a moment")
+        await asyncio.gather(
+            answered(hana, "What is the name of my lamp?", "Ember"), answered(igor, "What is my cat called?", "Biscuit")
+        )
+    lamp = ["My lamp is called Ember.", "My bike is called Comet.", "What is the name of my lamp?"]
+    boat = ["my boat is called heron.", "my cat is called biscuit.", "what is my cat called?"]
+    assert await running.said_by("hana", turns=3) == lamp
+    assert [line.lower() for line in await running.said_by("igor", turns=3)] == boat
+    for client in first:
+        entries = await running.stored(client.identity)
+        assert len({entry.session_id for entry in entries}) == 1
+        assert len({entry.id for entry in entries}) == len(entries)
+        assert [entry.content for entry in entries].count(GREETING) == 1
+        assert len({identity for identity, _ in client.joined}) == 2

@@ -1,9 +1,12 @@
-"""However a call ends, the same is stored: whether its user leaves, its room is closed, or its agent or worker goes."""
+"""However a call ends, or doesn't, the same is stored: whether its user leaves or falls silent, its room is closed, or
+its agent, job, worker or machine goes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -47,6 +50,26 @@ def removes(livekit: LiveKitServer) -> End:
     return remove
 
 
+def crashes(worker: WorkerProcess) -> End:
+    """Its job is killed, and another one is in the call before its user leaves."""
+
+    async def crash(client: RoomClient, agent: str) -> None:
+        await worker.answered(client.identity)  # the last of what was heard is stored when it was heard
+        os.kill(worker.job_of(agent), signal.SIGKILL)
+        await client.agent(but=agent)
+
+    return crash
+
+
+def falls_silent(worker: WorkerProcess) -> End:
+    """Nobody ends it: what it has left is in the archive while it goes on."""
+
+    async def fall_silent(client: RoomClient, _: str) -> None:
+        assert await stored(worker, client.identity) == EXPECTED
+
+    return fall_silent
+
+
 async def call(client_in: contextlib.AbstractAsyncContextManager[RoomClient], end: End) -> None:
     """Greeted, said something, answered: and then it ends."""
     async with client_in as client:
@@ -60,30 +83,45 @@ async def call(client_in: contextlib.AbstractAsyncContextManager[RoomClient], en
 
 
 async def stored(worker: WorkerProcess, user: str) -> list[tuple[str, str]]:
-    await worker.answered(user)
+    await worker.archived(user, turns=len(EXPECTED))
     return [(entry.role, entry.content) for entry in await worker.stored(user)]
 
 
 @pytest.mark.promise("P-durable")
 @pytest.mark.case("L38")
 async def test_L38_P_durable_every_way_of_ending_leaves_the_same_stored(livekit: LiveKitServer, start: Start) -> None:
-    worker = await start(AGENT_DRAIN_SECONDS="1").registered()
-    stopping: list[asyncio.Task[int]] = []
+    silent = {"AGENT_RESUMED": "off"}  # an agent that comes back says nothing of its own
+    first = await start(**silent).registered()
+    workers, stopping = [first], []
+
+    async def outlasts(client: RoomClient, agent: str) -> None:
+        """The worker is told to end, and killed with all its processes before its calls are over."""
+        await first.answered(client.identity)
+        first.process.terminate()
+        await first.logged("draining worker")
+        first.kill_all()
+        workers.append(await start(data_dir=first.data_dir, AGENT_DRAIN_SECONDS="1", **silent).registered())
+        await client.agent(but=agent)
 
     async def stops(client: RoomClient, agent: str) -> None:
-        stopping.append(asyncio.create_task(worker.stop(within_s=60)))
+        stopping.append(asyncio.create_task(workers[-1].stop(within_s=60)))
         await client.until_left(agent)
 
     endings: dict[str, tuple[contextlib.AbstractAsyncContextManager[RoomClient], End]] = {
         "lea": (in_room(livekit, "of-lea", "lea", departure_s=1), leaves),
         "clo": (in_room(livekit, "of-clo", "clo"), closes(livekit)),
         "rem": (in_room(livekit, "of-rem", "rem"), removes(livekit)),
+        "cra": (in_room(livekit, "of-cra", "cra"), crashes(first)),
+        "sil": (in_room(livekit, "of-sil", "sil"), falls_silent(first)),
         NUMBER: (on_the_phone(livekit, "of-phone", NUMBER), leaves),
     }
     async with asyncio.TaskGroup() as calls:
         for client_in, end in endings.values():
             calls.create_task(call(client_in, end))
+    for user in endings:  # before whatever comes could mend it
+        assert await stored(first, user) == EXPECTED, user
+    await call(in_room(livekit, "of-out", "out"), outlasts)
     await call(in_room(livekit, "of-sto", "sto"), stops)
     assert await stopping[0] == 0
-    found = {user: await stored(worker, user) for user in (*endings, "sto")}
+    found = {user: await stored(first, user) for user in (*endings, "out", "sto")}
     assert found == dict.fromkeys(found, EXPECTED)

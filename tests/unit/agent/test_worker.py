@@ -94,6 +94,10 @@ class Seen:
     held: list[HeldCall] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     lost: list[LostCall] = field(default_factory=list)
+    looks: int = 0
+
+    def start(self) -> None:
+        self.looks += 1
 
     def add(self, call: HeldCall) -> None:
         self.held.append(call)
@@ -157,6 +161,13 @@ def test_what_was_told_to_end_did_not_die(worker: Worker, seen: Seen) -> None:
 def test_a_process_without_a_call_is_no_call(worker: Worker, seen: Seen) -> None:
     worker._on_closed(SimpleNamespace(running_job=None, exitcode=-9))
     assert (seen.lost, seen.removed) == ([], [])
+
+
+@pytest.mark.promise("P-durable")
+def test_P_durable_calls_of_others_are_looked_for_from_the_registration_on(worker: Worker, seen: Seen) -> None:
+    for _ in range(2):  # again when a lost connection is back
+        worker._on_registered("AW_1", None)
+    assert seen.looks == 1
 
 
 def test_a_job_that_can_not_go_on_ends_with_a_code_that_tells(tmp_path: Any) -> None:

@@ -152,16 +152,21 @@ async def run_ingestion(arguments: argparse.Namespace, settings: Settings) -> in
             moved = await upkeep.move_all(stores.chunks, states, to=to)
         else:
             moved = await stores.chunks.move(arguments.ids, to=to, from_=states)
-    text = f"{moved} chunks: {states[0]} -> {to}."
+    text = f"{_number(moved, 'chunk')}: {states[0]} -> {to}."
     sys.stdout.write((json.dumps({"moved": moved, "to": to.value}) if arguments.json else text) + "\n")
-    return 0 if moved or arguments.all else 1
+    if missing := len(set(arguments.ids)) - moved if arguments.ids else 0:
+        of = f"{_number(missing, 'id')} of no chunk in the state {states[0]}"
+        sys.stderr.write(f"{of}: python -m memory ingestion list shows ids and states.\n")
+    return 1 if missing else 0
 
 
 def _print_chunks(counts: dict[str, int], found: list[ChunkStatus], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps({"counts": counts, "chunks": [_fields(status) for status in found]}) + "\n")
         return
-    lines = [", ".join(f"{name}: {count}" for name, count in counts.items())]
+    states = ", ".join(f"{state}: {counts[state]}" for state in ChunkState)
+    oldest = f"; the oldest waits for {_age(counts['oldest_waiting_s'])}" if counts["waiting"] else ""
+    lines = [f"{states}{oldest}; sessions not cut into chunks yet: {counts['uncut']}"]
     for status in found:
         chunk = status.chunk
         again = f", not before {chunk.not_before:%Y-%m-%d %H:%M:%S}Z" if chunk.not_before else ""
@@ -186,6 +191,10 @@ def _fields(status: ChunkStatus) -> dict[str, Any]:
         "reason": chunk.reason,
         "tokens": chunk.span.tokens,
     }
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _age(seconds: float) -> str:
@@ -215,7 +224,7 @@ def add_rebuild(parser: argparse.ArgumentParser) -> None:
 
 
 async def run_rebuild(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Restore graphs from what SQL knows, without an LLM. 1 if some could not be.
+    """Restore graphs from what SQL knows, without an LLM. 1 if some could not be, or nothing is known of the user.
 
     Raises:
         StoreUnavailable, StoreFault, DataDirectoryUnusable: with what to do.
@@ -227,11 +236,12 @@ async def run_rebuild(arguments: argparse.Namespace, settings: Settings) -> int:
             report = await work.rebuild(_users(arguments, settings, stores), told, again=again)
         if arguments.all and not report.failed:
             report.erased = await work.settle()
-    return _print_report(report, "graphs restored from SQL", as_json=arguments.json)
+    return _print_report(report, "graph restored from SQL", arguments, settings)
 
 
 async def run_reindex(arguments: argparse.Namespace, settings: Settings) -> int:
-    """Make vectors anew that are of another model than GRAPHITI_EMBEDDING_MODEL. 1 if graphs could not be restored.
+    """Make vectors anew that are of another model than GRAPHITI_EMBEDDING_MODEL. 1 if graphs could not be restored, or
+    nothing is known of the user.
 
     Raises:
         StoreUnavailable, StoreFault, DataDirectoryUnusable, EmbedderUnavailable, ProviderFault: with what to do;
@@ -245,15 +255,18 @@ async def run_reindex(arguments: argparse.Namespace, settings: Settings) -> int:
             work = upkeep.Upkeep(stores.users, stores.knowledge, OpenGraphs(settings, closers))
             users = _users(arguments, settings, stores)
             report = await work.reindex(users, embedder, vectors_of(embedder), told)
-    return _print_report(report, "users' vectors made and graphs restored", as_json=arguments.json)
+    return _print_report(report, "vectors made anew, graph restored", arguments, settings)
 
 
 def _users(arguments: argparse.Namespace, settings: Settings, stores: _Stores) -> AsyncIterator[Any]:
-    org, agent = arguments.org, arguments.agent
     if arguments.user is None:
-        return upkeep.each_user(stores.users, org_id=org, agent_id=agent)
-    scope = Scope(org_id=org or settings.org_id, agent_id=agent or settings.agent_id, user_id=arguments.user)
-    return upkeep.one_user(stores.users, scope)
+        return upkeep.each_user(stores.users, org_id=arguments.org, agent_id=arguments.agent)
+    return upkeep.one_user(stores.users, _scope(arguments, settings))
+
+
+def _scope(arguments: argparse.Namespace, settings: Settings) -> Scope:
+    org, agent = arguments.org or settings.org_id, arguments.agent or settings.agent_id
+    return Scope(org_id=org, agent_id=agent, user_id=arguments.user)
 
 
 @contextlib.contextmanager
@@ -267,17 +280,30 @@ def _bar(name: str) -> Iterator[upkeep.Told]:
         yield lambda count: cast("None", bar.update(count))
 
 
-def _print_report(report: upkeep.Report, done: str, *, as_json: bool) -> int:
-    if as_json:
+def _print_report(report: upkeep.Report, done: str, arguments: argparse.Namespace, settings: Settings) -> int:
+    unknown = arguments.user is not None and not report.users + report.current + report.failed
+    if arguments.json:
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
-        return 1 if report.failed else 0
-    lines = [f"{report.users} {done}."]
+    elif not unknown:
+        sys.stdout.write("\n".join(_told(report, done)) + "\n")
+    if unknown:
+        scope = _scope(arguments, settings)
+        whose = f"user {scope.user_id!r}, org {scope.org_id!r}, agent {scope.agent_id!r}"
+        sys.stderr.write(
+            f"Nothing was learnt of {whose} yet, so there is nothing to do. Check the ids; facts are learnt by "
+            "python -m agent ingest.\n"
+        )
+    return 1 if report.failed or unknown else 0
+
+
+def _told(report: upkeep.Report, done: str) -> list[str]:
+    lines = [f"{_number(report.users, 'user')}: {done}."]
     if report.current:
-        lines.append(f"{report.current} users needed nothing.")
+        lines.append(f"{_number(report.current, 'user')}: nothing needed.")
     if report.failed:
-        lines.append(f"{report.failed} graphs could not be restored now; an ingestion worker does it (see the log).")
+        away = "graph not restored now; an ingestion worker does it (see the log)."
+        lines.append(f"{_number(report.failed, 'user')}: {away}")
     if report.lost:
-        advice = f"{report.again} wait to be extracted again." if report.again else "--retry-lost extracts them again."
-        lines.append(f"{report.lost} chunks were ingested, but SQL does not have what was learnt from them; {advice}")
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if report.failed else 0
+        advice = f"{report.again} wait to be extracted again." if report.again else "--retry-lost extracts again."
+        lines.append(f"{_number(report.lost, 'chunk')}: ingested, but what was learnt is not in SQL; {advice}")
+    return lines

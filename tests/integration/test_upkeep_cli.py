@@ -98,8 +98,8 @@ async def test_chunks_are_listed_retried_and_dropped_without_their_content(
         await stores.chunks.failed(chunk, reason="no JSON of this shape", not_before=None)
     assert await run("ingestion", "list") == 0
     told = capsys.readouterr().out
-    assert "waiting: 1" in told
-    assert "dead: 2" in told
+    assert "waiting: 1, done: 0, dead: 2, dropped: 0; the oldest waits for " in told
+    assert "sessions not cut into chunks yet: 0\n" in told
     assert "no JSON of this shape" in told
     assert await run("ingestion", "list", "--state", "dead", "--json") == 0
     listed = json.loads(capsys.readouterr().out)
@@ -107,7 +107,14 @@ async def test_chunks_are_listed_retried_and_dropped_without_their_content(
     assert listed["chunks"][0]["attempts"] == 1
     assert listed["counts"]["dead"] == 2
     assert await run("ingestion", "retry", second.id) == 0
+    assert capsys.readouterr() == ("1 chunk: dead -> waiting.\n", "")
     assert await run("ingestion", "retry", second.id) == 1
+    assert "1 id of no chunk in the state dead: python -m memory ingestion list" in capsys.readouterr().err
+    assert await run("ingestion", "drop", first.id, "unknown") == 1
+    assert capsys.readouterr().out == "1 chunk: dead -> dropped.\n"
+    assert await run("ingestion", "retry", "--state", "dropped", first.id) == 0
+    await stores.chunks.failed(first, reason="no JSON of this shape", not_before=None)
+    capsys.readouterr()
     assert await run("ingestion", "drop", "--all", "--json") == 0
     assert '{"moved": 1, "to": "dropped"}' in capsys.readouterr().out
     assert [chunk.id for chunk in await stores.waiting(scope)] == [second.id, third.id]
@@ -131,7 +138,7 @@ async def test_a_lost_graph_is_rebuilt_without_an_llm(
     await learn(stores, graph, scope, "likes milk", number=1)
     await graph.delete(scope)
     assert await run("rebuild", "--user", "ana") == 0
-    assert "1 graphs restored" in capsys.readouterr().out
+    assert "1 user: graph restored" in capsys.readouterr().out
     assert await texts(graph, scope) == {"likes tea", "likes milk"}
     state = await graph.state(scope)
     assert state is not None
@@ -140,8 +147,22 @@ async def test_a_lost_graph_is_rebuilt_without_an_llm(
     assert await run("rebuild", "--all", "--json") == 0
     assert json.loads(capsys.readouterr().out)["users"] == 1
     assert await texts(graph, scope) == {"likes tea", "likes milk"}
-    assert await run("rebuild", "--user", "nobody") == 0
-    assert "0 graphs restored" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["rebuild", "reindex"])
+async def test_a_user_of_whom_nothing_is_known_is_told_as_that(
+    stores: Stores, scope: Scope, llm: GraphLLM, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    await stores.store(scope, turns(1, "{}".format))
+    for user in ("nobody", "ana"):  # who has said something, of which nothing was learnt yet
+        assert await run(command, "--user", user, "--org", "acme") == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"Nothing was learnt of user '{user}', org 'acme', agent 'assistant'" in err
+    assert await run(command, "--user", "nobody", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["users"] == 0
+    assert await run(command, "--all") == 0
+    assert "0 users: " in capsys.readouterr().out
 
 
 @pytest.mark.case("S04")
@@ -150,7 +171,7 @@ async def test_S04_a_changed_embedding_model_is_taken_up_by_reindex(
 ) -> None:
     await learn(stores, graph, scope, "likes tea")
     assert await run("reindex") == 0
-    assert "1 users' vectors made" in capsys.readouterr().out
+    assert "1 user: vectors made" in capsys.readouterr().out
     version, known = await stores.knowledge.read(scope)
     state = await graph.state(scope)
     assert state is not None

@@ -21,6 +21,7 @@ find_python() {
 if [ -x "$venv/bin/python" ] && ! fits "$venv/bin/python"; then
     rm -rf "$venv"
 fi
+echo "Setting up $venv, with every package by the lock: a minute or a few, this once." >&2
 if command -v uv >/dev/null 2>&1; then
     [ -x "$venv/bin/python" ] || uv venv -q -p "$(find_python)" "$venv"
     uv pip sync -q --require-hashes -p "$venv/bin/python" "$@"

@@ -85,6 +85,7 @@ def test_the_first_run_sets_up_the_second_does_nothing_and_a_changed_lock_is_fol
     checkout.lock("1.0")
     done = checkout.setup()
     assert done.returncode == 0, done.stderr
+    assert "Setting up .venv" in done.stderr
     assert checkout.installed() == "1.0"
 
     synced = checkout.path / ".venv" / ".synced"

@@ -137,7 +137,7 @@ class RedisSessionStore:
         return cls(await RedisLink.open(url, on_lost=on_lost))
 
     async def aclose(self) -> None:
-        """Close the connections; an AOF rewrite that is still wanted is waited for, for a moment. Idempotent."""
+        """Close the connections; an AOF rewrite that is still wanted is waited for, within bounds. Idempotent."""
         await self._rewriting.aclose()
         await self._link.aclose()
 

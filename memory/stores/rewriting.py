@@ -6,14 +6,17 @@ Above: redis, graph.driver. Below: errors. Belongs to the event loop it is used 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from memory.errors import StoreFault, StoreUnavailable
 
+logger = logging.getLogger(__name__)
+
 _RETRY_S = 0.2
 _TRIES = 250
-_CLOSE_S = 2.0
+_CLOSE_S = 20.0  # whoever ends is the only one who knows; a rewrite goes through about 100 MB a second
 
 
 class Rewriting:
@@ -34,9 +37,11 @@ class Rewriting:
                 self._task = asyncio.create_task(self._keep_trying())
 
     async def aclose(self) -> None:
-        """Wait for a rewrite that is still wanted, for a moment. Idempotent."""
+        """Wait until a rewrite that is still wanted has begun, ``_CLOSE_S`` at most. Idempotent."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=_CLOSE_S)
+            if not self._task.done():
+                _tell()
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
@@ -49,6 +54,7 @@ class Rewriting:
                 self._wanted -= wanted
             if self._wanted == 0:
                 return
+        _tell()
 
     async def _started(self) -> bool:
         """True: one began after this call (or will), or this server has nothing to rewrite or does not let us."""
@@ -64,3 +70,7 @@ class Rewriting:
         except StoreUnavailable:
             return False
         return True
+
+
+def _tell() -> None:
+    logger.error("Deleted text may still be in Redis' append-only file: run BGREWRITEAOF.")

@@ -191,6 +191,23 @@ async def test_P_erased_closing_waits_for_the_rewrite(data_dir: Path, url: str, 
     await until_clean(data_dir, CANARY)
 
 
+@pytest.mark.promise("P-erased")
+async def test_P_erased_closing_waits_for_a_long_rewrite_that_began_before(
+    data_dir: Path, url: str, redis: Any
+) -> None:
+    await redis.config_set("rdbcompression", "no")
+    await redis.config_set("rdb-key-save-delay", 500_000)
+    short = await RedisSessionStore.connect(url)
+    await fill(short)
+    await redis.bgrewriteaof()
+    await short.erase(ANA, Selection("all"))
+    await redis.config_set("rdb-key-save-delay", 0)
+
+    await short.aclose()
+
+    await until_clean(data_dir, CANARY)
+
+
 def on_disk(data_dir: Path) -> str:
     files = [path for path in (data_dir / "redis").rglob("*") if path.is_file()]
     return "".join(path.read_bytes().decode("latin-1") for path in files if path.exists())

@@ -79,7 +79,7 @@ class GraphLink:
         return cls(pool, on_lost)
 
     async def aclose(self) -> None:
-        """Close every connection; a rewrite of the append-only file that is wanted is waited for, for a moment."""
+        """Close every connection; a rewrite of the append-only file that is wanted is waited for, within bounds."""
         await self.rewriting.aclose()
         await self._client.aclose()
         await self._pool.disconnect()

@@ -9,8 +9,9 @@ Above: worker. Below: calls, dispatch, LiveKit's API.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ PAUSES_S = (0.0, 1.0, 4.0, 10.0)  # before each attempt to bring an agent back
 DEATHS_MAX = 5  # of one call's jobs; who lives for LASTING_S begins to count anew
 LASTING_S = 120.0
 ARRIVAL_S = 5.0
+LAUNCH_S = 30.0  # for an agent that is on its way, such as where many calls are gone on with at once
 SCAN_S = 2.5
 RESCUES_AT_ONCE = 16
 _POLL_S = 0.25
@@ -110,17 +112,21 @@ class Rescuer:
 
     async def _rescue(self, call: LostCall) -> None:
         async with self._slots:
+            sent: list[str] = []
             for pause_s in PAUSES_S:
                 await self._clock.sleep(pause_s)
                 try:
-                    if await self._attempted(call):
+                    if await self._attempted(call, sent):
                         return
                 except _FAULTS as error:
                     logger.warning("an agent could not be brought back (%s)", type(error).__name__)
         logger.error("no agent came back into a call; it is given up (job %s)", call.job_id)
 
-    async def _attempted(self, call: LostCall) -> bool:
-        """Whether nothing is left to be done: an agent is there, or nobody who would want one."""
+    async def _attempted(self, call: LostCall, sent: list[str]) -> bool:
+        """Whether nothing is left to be done: an agent is there, or nobody who would want one.
+
+        ``sent``: the dispatches made for it so far and not called off, at most one.
+        """
         people = await self._people(call.room)
         if not any(is_user(each) for each in people):
             logger.info("a job died; nobody is left in its call (job %s)", call.job_id)
@@ -129,7 +135,10 @@ class Rescuer:
             return True
         # Out with the ghost first: should it live after all, it must not talk beside its successor.
         await self._remove(call)
-        await self._api.agent_dispatch.create_dispatch(
+        if sent:  # nor must who comes after all talk beside who is sent now
+            await self._call_off(call, sent[0])
+            sent.clear()
+        made = await self._api.agent_dispatch.create_dispatch(
             api.CreateAgentDispatchRequest(
                 room=call.room,
                 agent_name=call.agent_name,
@@ -138,17 +147,26 @@ class Rescuer:
                 attributes=Rescue(call.job_id, call.deaths).attributes(),
             )
         )
+        sent.append(made.id)
         logger.warning("a job died in a call; another one goes on with it (job %s)", call.job_id)
-        return await self._arrived(call)
+        return await self._arrived(call, made.id)
 
-    async def _arrived(self, call: LostCall) -> bool:
-        until_s = self._clock.monotonic() + ARRIVAL_S
-        while self._clock.monotonic() < until_s:
+    async def _arrived(self, call: LostCall, dispatch_id: str) -> bool:
+        sent_s = self._clock.monotonic()
+        while True:
             await self._clock.sleep(_POLL_S)
             people = await self._people(call.room)
             if _answering(people, call) or not any(is_user(each) for each in people):
                 return True
-        return False
+            waited_s = self._clock.monotonic() - sent_s
+            if waited_s >= LAUNCH_S or (waited_s >= ARRIVAL_S and not await self._under_way(call, dispatch_id)):
+                return False
+
+    async def _under_way(self, call: LostCall, dispatch_id: str) -> bool:
+        """Whether a worker has taken the dispatch, and its job has not ended."""
+        dispatches = await self._api.agent_dispatch.list_dispatch(call.room)
+        jobs = [job for each in dispatches if each.id == dispatch_id for job in each.state.jobs]
+        return any(job.state.status in (protocol.JS_PENDING, protocol.JS_RUNNING) for job in jobs)
 
     async def _people(self, room: str) -> list[models.ParticipantInfo]:
         try:
@@ -160,11 +178,12 @@ class Rescuer:
         return list(answer.participants)
 
     async def _remove(self, call: LostCall) -> None:
-        try:
+        with _unless_gone():
             await self._api.room.remove_participant(api.RoomParticipantIdentity(room=call.room, identity=call.identity))
-        except api.TwirpError as error:
-            if error.code != api.TwirpErrorCode.NOT_FOUND:
-                raise
+
+    async def _call_off(self, call: LostCall, dispatch_id: str) -> None:
+        with _unless_gone():
+            await self._api.agent_dispatch.delete_dispatch(dispatch_id, call.room)
 
     async def _watch(self, registry: CallRegistry) -> None:
         while True:
@@ -197,6 +216,15 @@ class Rescuer:
         if made is not None and await registry.take(held.job_id):
             self.died(LostCall(room, held.job_id, made.agent_name, made.metadata, made.deployment, _deaths(made)))
         return True
+
+
+@contextlib.contextmanager
+def _unless_gone() -> Iterator[None]:
+    try:
+        yield
+    except api.TwirpError as error:
+        if error.code != api.TwirpErrorCode.NOT_FOUND:
+            raise
 
 
 def is_user(person: models.ParticipantInfo) -> bool:

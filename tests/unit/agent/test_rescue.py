@@ -17,7 +17,18 @@ from livekit.protocol import models
 
 from agent.calls import HeldCall, LeftBehind
 from agent.dispatch import Rescue
-from agent.rescue import DEATHS_MAX, LASTING_S, PAUSES_S, SCAN_S, LostCall, Rescuer, is_user, lost
+from agent.rescue import (
+    ARRIVAL_S,
+    DEATHS_MAX,
+    LASTING_S,
+    LAUNCH_S,
+    PAUSES_S,
+    SCAN_S,
+    LostCall,
+    Rescuer,
+    is_user,
+    lost,
+)
 from memory.errors import StoreUnavailable
 from tests.support.recalls import ManualClock
 
@@ -38,6 +49,8 @@ class Server:
 
     people: dict[str, list[models.ParticipantInfo]] = field(default_factory=dict)
     arrives: bool = True
+    takes: bool = False  # a worker takes what is dispatched, whether or not its agent arrives
+    called_off: list[str] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
     dispatched: list[api.CreateAgentDispatchRequest] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -69,10 +82,20 @@ class Server:
             raise api.TwirpError(api.TwirpErrorCode.NOT_FOUND, "no such participant", status=404)
         self.people[request.room] = [each for each in people if each.identity != request.identity]
 
-    async def create_dispatch(self, request: api.CreateAgentDispatchRequest) -> None:
+    async def create_dispatch(self, request: api.CreateAgentDispatchRequest) -> api.AgentDispatch:
         self.dispatched.append(request)
+        job_id = f"AJ_{len(self.dispatched)}"
+        made = api.AgentDispatch(id=f"AD_{job_id}")
+        if self.takes:
+            made.state.jobs.append(protocol.Job(id=job_id, state=protocol.JobState(status=protocol.JS_RUNNING)))
+        self.made.append(made)
         if self.arrives:
-            self.people[request.room].append(agent(f"AJ_{len(self.dispatched)}", request.agent_name))
+            self.people[request.room].append(agent(job_id, request.agent_name))
+        return made
+
+    async def delete_dispatch(self, dispatch_id: str, _: str) -> None:
+        self.called_off.append(dispatch_id)
+        self.made = [each for each in self.made if each.id != dispatch_id]
 
     async def list_dispatch(self, _: str) -> list[Any]:
         return self.made
@@ -175,6 +198,28 @@ async def test_who_does_not_arrive_is_sent_for_again_and_given_up_at_last(
     await desk.pass_time(120)
     assert len(desk.server.dispatched) == len(PAUSES_S)
     assert "given up (job AJ_dead)" in caplog.text
+
+
+async def test_who_is_on_the_way_is_waited_for_and_nobody_sent_beside(desk: Desk) -> None:
+    """A machine that begins many calls at once may need longer than ``ARRIVAL_S`` for one."""
+    desk.server.people["room-1"] = [USER]
+    desk.server.arrives, desk.server.takes = False, True
+    desk.rescuer.died(CALL)
+    await desk.pass_time(LAUNCH_S - 5)
+    desk.server.people["room-1"].append(agent("AJ_1"))
+    await desk.pass_time(60)
+    assert (len(desk.server.dispatched), desk.server.called_off) == (1, [])
+
+
+async def test_who_never_comes_is_called_off_before_another_is_sent(desk: Desk) -> None:
+    desk.server.people["room-1"] = [USER]
+    desk.server.arrives, desk.server.takes = False, True
+    desk.rescuer.died(CALL)
+    await desk.pass_time(LAUNCH_S + 2)
+    assert (len(desk.server.dispatched), desk.server.called_off) == (2, ["AD_AJ_1"])
+    desk.server.made[0].state.jobs[0].state.status = protocol.JS_FAILED  # it came to nothing
+    await desk.pass_time(ARRIVAL_S + PAUSES_S[2] + 1)
+    assert (len(desk.server.dispatched), desk.server.called_off) == (3, ["AD_AJ_1", "AD_AJ_2"])
 
 
 @pytest.mark.parametrize(

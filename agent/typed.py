@@ -71,11 +71,14 @@ class TypedInput:
                 logger.warning("a typed message is left out (%s)", type(error).__name__)
 
     async def _take(self, message: _Message) -> None:
+        participant = await self._user()
+        if participant is None or participant.identity != message.identity:
+            message.text.cancel()
+            return  # of somebody else in the room, who may never come to an end, or nobody who is there any more
         async with asyncio.timeout(READ_S):
             text = (await message.text).strip()
-        participant = await self._user()
-        if participant is None or participant.identity != message.identity or not text:
-            return  # of somebody else in the room, or nobody who is there any more
+        if not text:
+            return
         event = room_io.TextInputEvent(text=text, info=message.info, participant=participant)
         answering = self._answer(self._session, event)
         if inspect.isawaitable(answering):

@@ -141,3 +141,13 @@ async def test_closing_leaves_nothing_behind(scene: Scene) -> None:
         await scene.typed.aclose()
         await scene.typed.aclose()
     assert scene.answered == []
+
+
+async def test_who_is_not_the_user_keeps_nobody_waiting(scene: Scene) -> None:
+    scene.session.linked_participant = ANA
+    scene.typed.start()
+    for _ in range(3):
+        scene.types("I begin and", "eve", hold=asyncio.Event())
+    scene.types("What do I owe?")
+    await settle()
+    assert scene.answered == ["What do I owe?"]

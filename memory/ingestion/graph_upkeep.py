@@ -20,6 +20,7 @@ from memory.privacy.erasure import GraphErasure
 logger = logging.getLogger(__name__)
 
 _TRIES = 3  # a user whose knowledge changes while the graph is restored
+_AWAY_GRAPHS = 2  # so many in a row that are away: the server is
 
 
 Graphs = Callable[[str], Awaitable[GraphStore]]
@@ -80,17 +81,26 @@ async def settle(todos: Sequence[GraphTodo], notes: GraphNotes, graphs: Graphs) 
 async def settle_pending(notes: GraphNotes, graphs: Graphs) -> int:
     """Finish erasures that could not reach the graph when they were made; for the ingestion worker's look for work.
 
-    One graph's trouble is not the others': it is logged, and stays noted. Returns how many graphs were made anew.
+    One graph's trouble is not the others', and stays noted; a fault is logged. Returns how many graphs were made anew.
 
     Raises:
-        StoreUnavailable: SQL or the graph is away.
+        StoreUnavailable: SQL or the graphs are away; or a graph is, such as one that takes too long.
     """
-    made = 0
-    for todo in await notes.pending_graph_erasures(limit=GRAPH_TODO_MAX):
+    made = in_a_row = 0
+    away: StoreUnavailable | None = None
+    todos = await notes.pending_graph_erasures(limit=GRAPH_TODO_MAX)
+    for scope in dict.fromkeys(todo.scope for todo in todos):
         try:
-            made += await settle([todo], notes, graphs)
+            made += await settle([todo for todo in todos if todo.scope == scope], notes, graphs)
+            in_a_row = 0
+        except StoreUnavailable as error:
+            in_a_row, away = in_a_row + 1, error
+            if in_a_row >= _AWAY_GRAPHS:
+                break
         except StoreFault as error:
-            logger.error("The graph of user %s has still to forget: %s", group_digest(todo.scope), error)
+            logger.error("The graph of user %s has still to forget: %s", group_digest(scope), error)
+    if away is not None:
+        raise away
     return made
 
 

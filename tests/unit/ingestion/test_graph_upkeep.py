@@ -205,3 +205,45 @@ async def test_one_graphs_refusal_is_not_the_others(stores: Stores, monkeypatch:
     assert await settle_pending(stores.knowledge, graphs) == 1
     assert set(graphs.graph.graphs) == {scopes[0]}
     assert await pending(stores) == 1
+
+
+@pytest.mark.promise("P-erased")
+async def test_P_erased_a_graph_that_takes_too_long_each_time_keeps_no_other_from_forgetting(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = Graphs()
+    scopes = [new_scope(), new_scope(), new_scope()]
+    for scope in scopes:
+        await learn(stores, graphs, scope, "the secret")
+        await stores.archive.erase(scope, Selection("all"))
+    delete = graphs.graph.delete
+
+    async def slow(scope: Scope) -> bool:
+        if scope == scopes[0]:
+            raise StoreUnavailable("FalkorDB stopped a query that took longer than its TIMEOUT_DEFAULT.")
+        return await delete(scope)
+
+    monkeypatch.setattr(graphs.graph, "delete", slow)
+    with pytest.raises(StoreUnavailable):
+        await settle_pending(stores.knowledge, graphs)
+    assert set(graphs.graph.graphs) == {scopes[0]}
+    assert await pending(stores) == 1
+
+
+async def test_graphs_that_are_away_one_after_the_other_are_not_all_waited_for(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs, tried = Graphs(), list[Scope]()
+    for _ in range(4):
+        scope = new_scope()
+        await learn(stores, graphs, scope, "the secret")
+        await stores.archive.erase(scope, Selection("all"))
+
+    async def away(scope: Scope) -> bool:
+        tried.append(scope)
+        raise StoreUnavailable("FalkorDB can't be reached.")
+
+    monkeypatch.setattr(graphs.graph, "delete", away)
+    with pytest.raises(StoreUnavailable):
+        await settle_pending(stores.knowledge, graphs)
+    assert (len(tried), await pending(stores)) == (2, 4)

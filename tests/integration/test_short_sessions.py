@@ -18,7 +18,7 @@ from memory.hosting import HostUse
 from memory.plugin import attach
 from memory.settings import load_settings
 from memory.wiring import open_backend, recall_host
-from tests.support.footprints import Footprint, grown, told
+from tests.support.footprints import Footprint, fill_pools, grown, told
 from tests.support.scripted_llm import ScriptedLLM
 from tests.support.sessions import INSTRUCTIONS, new_session
 
@@ -65,6 +65,7 @@ async def test_S08_short_sessions_leave_nothing_behind(
     recall = await asyncio.to_thread(HostUse, recall_host(settings))
     await recall.ensure()
     try:
+        await fill_pools(settings)
         before: dict[str, Footprint] = {}
         tasks = 0
         for number in range(count):

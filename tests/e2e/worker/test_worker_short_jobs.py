@@ -8,8 +8,9 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from memory.settings import load_settings
 from tests.e2e.worker.conftest import Start
-from tests.support.footprints import Footprint, grown, told
+from tests.support.footprints import Footprint, fill_pools, grown, told
 from tests.support.livekit_server import LiveKitServer
 from tests.support.room_clients import in_room
 from tests.support.workers import WorkerProcess
@@ -64,6 +65,7 @@ async def test_S08_short_jobs_leave_nothing_behind(
 ) -> None:
     worker = await start(AGENT_GREETING="off", AGENT_MAX_CALLS="24", MEMORY_HOST_IDLE_SECONDS="30").registered()
     idle = len(psutil.Process(worker.process.pid).children(recursive=True))
+    await fill_pools(load_settings(data_dir=worker.data_dir))
     await short_calls(livekit, range(warm))
     before = await settled(worker, idle)
     await short_calls(livekit, range(warm, count))

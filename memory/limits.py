@@ -46,7 +46,6 @@ ARCHIVE_POLL_S = 0.25
 ARCHIVE_POLL_IDLE_S = 1.0
 ARCHIVE_BACKOFF_S_MAX = 15.0  # between attempts while a store is away
 ARCHIVE_USERS_MAX = 64  # users moved in one round
-ARCHIVE_YIELD_S_MAX = 2.0  # of one round, spent waiting for recalls to be over
 ARCHIVE_OPEN_S = 5.0  # how long a recall host waits for its archive to open before it answers without
 ARCHIVE_RETRY_S_MIN = 0.5  # for how long an archive that was away isn't asked again
 ARCHIVE_RETRY_S_MAX = 5.0
@@ -75,7 +74,9 @@ EMBED_WAITING_MAX = 2  # recalls waiting for the embedder; the next one goes by 
 EMBED_PATIENCE_S = 0.25  # an embedder that is at one batch for longer is waited for by nobody
 EMBED_RETRY_S_MAX = 60.0
 RECALL_QUIET_S = 0.15  # after a recall the next one is likely: the host's other work waits for so long
-FOLLOW_POLL_S = 0.5  # how often the logs of users now talking are looked at between recalls
+RECALL_YIELD_S_MAX = 2.0  # of one round of that work, spent waiting for recalls to be over
+FOLLOW_POLL_S = 0.5  # how often the logs of users now talking are looked at between recalls; of those who have
+FOLLOW_POLL_S_MAX = 5.0  # been quiet, each time they have been so for twice as long, or after this time
 FOLLOW_ACTIVE_S = 120.0  # for so long after their last recall
 SNAPSHOT_TURNS_MIN = 32  # fewer new turns than these aren't worth a new snapshot
 SNAPSHOT_QUIET_S = 10.0  # a user who has said nothing for so long gets one
@@ -169,12 +170,14 @@ def check() -> None:
         "a recall under way sends no turn to the disk": RECORD_COURTESY_S * 2 < SPOOL_AFTER_S,
         "an erasure waits for longer than an attempt to record takes": RECORD_TIMEOUT_S < SPOOL_ERASE_S,
         "an idle poll is no quicker than a busy one": ARCHIVE_POLL_S <= ARCHIVE_POLL_IDLE_S,
-        "recalls that come one by one don't hold the archiver back for good": RECALL_QUIET_S < ARCHIVE_YIELD_S_MAX,
+        "recalls that come one by one don't hold the host's other work back for good": RECALL_QUIET_S
+        < RECALL_YIELD_S_MAX,
         "a patch is projected within the transaction's time": GRAPH_SAVE_TIMEOUT_S < ARCHIVE_STORE_TIMEOUT_S,
         "a task outlives two LLM calls": INGEST_TASK_S > 2 * LLM_TIMEOUT_S + EMBED_REMOTE_TIMEOUT_S,
         "half a read of the archive holds any turn": ENTRY_CONTENT_BYTES_MAX * 2 <= ARCHIVE_READ_CHARS_MAX,
         "a recall host has begun before it is given up": ARCHIVE_OPEN_S + STORE_TIMEOUT_S < HOST_START_S,
         "an archive that does not answer holds up no answer of its host": ARCHIVE_PROBE_S < HOST_PING_S,
+        "who is quiet is looked at no more often than who talks": FOLLOW_POLL_S <= FOLLOW_POLL_S_MAX < FOLLOW_ACTIVE_S,
         "a store that is away is asked no more often than one that is idle": ARCHIVE_POLL_IDLE_S
         <= ARCHIVE_BACKOFF_S_MAX,
     }

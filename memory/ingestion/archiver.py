@@ -24,8 +24,8 @@ from memory.limits import (
     ARCHIVE_POLL_S,
     ARCHIVE_STORE_TIMEOUT_S,
     ARCHIVE_USERS_MAX,
-    ARCHIVE_YIELD_S_MAX,
     LOG_READ_MAX,
+    RECALL_YIELD_S_MAX,
     STORE_TIMEOUT_S,
 )
 from memory.models import Scope
@@ -61,7 +61,7 @@ class Archiver:
     stored as a record is set aside in the archive, so that it blocks nothing behind it and isn't lost.
 
     ``busy``: whether somebody in this process is being waited for. ``run`` then holds each user's move back, but only
-    in the first ``ARCHIVE_YIELD_S_MAX`` of a round, so that the log is moved under any load; ``drain`` does not.
+    in the first ``RECALL_YIELD_S_MAX`` of a round, so that the log is moved under any load; ``drain`` does not.
     ``before_trim`` is awaited before what was moved of a user leaves the log; it must be short, and not raise.
     """
 
@@ -142,7 +142,7 @@ class Archiver:
     async def _round(self) -> int:
         """One batch of each user that waits. One user's trouble is not another's, unless a store is away for all."""
         moved = away = 0
-        yields_until_s = self._clock.monotonic() + ARCHIVE_YIELD_S_MAX
+        yields_until_s = self._clock.monotonic() + RECALL_YIELD_S_MAX
         # Those in trouble wait longest, hence come first: ask for as many more.
         scopes = await self._pending(len(self._trouble))
         self._trouble = {scope: trouble for scope, trouble in self._trouble.items() if scope in self._waiting}

@@ -89,7 +89,7 @@ class RecallEngine:
         self._users: OrderedDict[Scope, FollowedUser] = OrderedDict()
         self._leaving: dict[FollowedUser, asyncio.Task[None]] = {}
         self._starting: asyncio.Task[None] | None = None
-        self._upkeep = Upkeep(self._users, self._desk, clock, self.counters)
+        self._upkeep = Upkeep(self._users, self._desk, clock, self.counters, self.busy)
         self._closed = False
         self._profiler = Profiler(self._desk, clock)
         self._recalling, self._recalled_s = 0, float("-inf")

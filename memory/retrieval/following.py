@@ -63,7 +63,7 @@ class FollowedUser(HeldTurns):
         self.retired = False
         self.ailing = False  # the last catch-up failed, or was waited for in vain
         self.users = 0  # recalls that hold this now
-        self.used_s = self.changed_s = self.saved_s = sources.clock.monotonic()
+        self.used_s = self.changed_s = self.saved_s = self.read_s = sources.clock.monotonic()
         self.unsaved = 0  # turns and vectors that the snapshot lacks
         self.verified = 0
         self._ticks = 0
@@ -127,6 +127,7 @@ class FollowedUser(HeldTurns):
     def _begin(self) -> None:
         if self._run is None or self._run.done():
             self._begun += 1
+            self.read_s = self._sources.clock.monotonic()
             self._run = asyncio.create_task(self._catch_up())
             self._run.add_done_callback(_looked_at)
 

@@ -16,6 +16,8 @@ from memory.limits import (
     EMBED_IDLE_BATCH,
     FOLLOW_ACTIVE_S,
     FOLLOW_POLL_S,
+    FOLLOW_POLL_S_MAX,
+    RECALL_YIELD_S_MAX,
     SNAPSHOT_EVERY_S,
     SNAPSHOT_KEEP_S,
     SNAPSHOT_QUIET_S,
@@ -31,14 +33,25 @@ from memory.retrieval.tasks import end_all
 
 logger = logging.getLogger(__name__)
 
+_YIELD_S = 0.05  # between two looks at whether recalls are over
 _AWAY_USERS = 2  # so many users in a row for whom a store is away: it is away for all
 
 
 class Upkeep:
-    """Looks after ``users``, which is the engine's and changes all the time. ``begin`` it, and ``end`` it."""
+    """Looks after ``users``, which is the engine's and changes all the time. ``begin`` it, and ``end`` it.
 
-    def __init__(self, users: Mapping[Scope, FollowedUser], desk: EmbedDesk, clock: Clock, counters: Counters) -> None:
-        self._users, self._desk, self._clock, self._counters = users, desk, clock, counters
+    While ``busy`` it does nothing, but for ``RECALL_YIELD_S_MAX`` of each round at most.
+    """
+
+    def __init__(
+        self,
+        users: Mapping[Scope, FollowedUser],
+        desk: EmbedDesk,
+        clock: Clock,
+        counters: Counters,
+        busy: Callable[[], bool],
+    ) -> None:
+        self._users, self._desk, self._clock, self._counters, self._busy = users, desk, clock, counters, busy
         self._loops: list[asyncio.Task[None]] = []
         self._filling: asyncio.Task[None] | None = None
 
@@ -79,7 +92,8 @@ class Upkeep:
     async def _follow(self) -> None:
         """Read on in the logs of users now talking, and have the embedder do what is left to do."""
         now_s, away = self._clock.monotonic(), 0
-        for user in [user for user in self._users.values() if now_s - user.used_s < FOLLOW_ACTIVE_S]:
+        for user in [user for user in self._users.values() if _due(user, now_s)]:
+            await self._let_recalls_pass(now_s + RECALL_YIELD_S_MAX)
             user.facts.look()
             try:
                 await user.current()
@@ -94,6 +108,10 @@ class Upkeep:
             self._filling = asyncio.create_task(self._fill())
         await self.save(self._quiet(now_s))
 
+    async def _let_recalls_pass(self, until_s: float) -> None:
+        while self._clock.monotonic() < until_s and self._busy():
+            await self._clock.sleep(_YIELD_S)
+
     def _quiet(self, now_s: float) -> list[FollowedUser]:
         return [
             user
@@ -105,10 +123,12 @@ class Upkeep:
 
     async def _fill(self) -> None:
         """Vectors for older turns and facts, a few at a time, round the users, while nobody waits for the embedder."""
+        until_s = self._clock.monotonic() + RECALL_YIELD_S_MAX
         while lacking := [
             part for user in self._users.values() for part in (user, user.facts) if part.missing_vectors(1)
         ]:
             for part in lacking:
+                await self._let_recalls_pass(until_s)
                 missing = part.missing_vectors(EMBED_IDLE_BATCH)
                 vectors = await self._desk.when_idle([text for _, text in missing]) if missing else None
                 if vectors is None:
@@ -123,3 +143,9 @@ class Upkeep:
                 await snapshots.remove(header.scope)
                 self._counters.add("snapshot.swept")
         await snapshots.prune(older_than_s=SNAPSHOT_KEEP_S)
+
+
+def _due(user: FollowedUser, now_s: float) -> bool:
+    """Whoever has been quiet for long is not likely to have said something just now."""
+    quiet_s, unread_s = now_s - max(user.used_s, user.changed_s), now_s - user.read_s
+    return now_s - user.used_s < FOLLOW_ACTIVE_S and unread_s >= min(quiet_s / 2, FOLLOW_POLL_S_MAX)

@@ -19,7 +19,7 @@ from memory.limits import (
     ARCHIVE_POLL_IDLE_S,
     ARCHIVE_POLL_S,
     ARCHIVE_USERS_MAX,
-    ARCHIVE_YIELD_S_MAX,
+    RECALL_YIELD_S_MAX,
     LOG_READ_MAX,
 )
 from memory.models import Record, Scope
@@ -216,7 +216,7 @@ async def test_under_constant_load_a_round_is_held_back_once_and_for_so_long_onl
         await log.say(new_scope(), turns(1))
     async with running(Archiver(log, archive, clock, busy=lambda: True)):
         await until(lambda: len(archive.calls) == 3)
-        assert ARCHIVE_YIELD_S_MAX <= clock.seconds < ARCHIVE_YIELD_S_MAX + 0.1
+        assert RECALL_YIELD_S_MAX <= clock.seconds < RECALL_YIELD_S_MAX + 0.1
 
 
 async def test_who_reads_the_log_has_the_word_before_it_is_trimmed(

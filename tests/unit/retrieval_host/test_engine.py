@@ -7,7 +7,13 @@ import asyncio
 import pytest
 
 from memory.errors import HostUnavailable, StoreFault
-from memory.limits import RECALL_QUIET_S, RECALL_TURNS_MAX
+from memory.limits import (
+    FOLLOW_POLL_S,
+    FOLLOW_POLL_S_MAX,
+    RECALL_QUIET_S,
+    RECALL_TURNS_MAX,
+    RECALL_YIELD_S_MAX,
+)
 from memory.models import MemoryEvent, Scope
 from memory.ports import ArchivedRecord, DamagedRecord, LogSlice, Selection
 from memory.retrieval import following
@@ -498,8 +504,33 @@ async def test_logs_of_users_now_talking_are_followed_between_recalls(bench: Ben
     await bench.clock.advance(5)
     bench.log.trouble.away = False
     await bench.say("My dog is called Rex.")
-    await bench.clock.advance(1)
+    await bench.clock.advance(FOLLOW_POLL_S_MAX + FOLLOW_POLL_S)
     assert bench.engine.stats()["turns"] == 3
+
+
+async def test_who_is_quiet_is_looked_at_less_and_less_often(bench: Bench) -> None:
+    await bench.say("Hello there.")
+    await bench.recall(QUESTION)
+    looks = []
+    for _ in range(4):
+        before = len(bench.log.trouble.reads)
+        await bench.clock.advance(5)
+        looks.append(len(bench.log.trouble.reads) - before)
+    assert looks == [4, 1, 1, 1]
+
+
+async def test_recalls_go_before_upkeep_but_do_not_hold_it_back_for_good(bench: Bench) -> None:
+    await bench.say("Hello there.")
+    await bench.recall(QUESTION)
+    await bench.say(FACT)
+    asked_for = []
+    rounds = 2 * (FOLLOW_POLL_S + RECALL_YIELD_S_MAX)  # one for reading, one for vectors
+    for _ in range(round(rounds / RECALL_QUIET_S * 2) + 1):
+        await bench.recall("Hello?", scope_of("ben"))
+        await bench.clock.advance(RECALL_QUIET_S / 2)
+        asked_for.append(bench.embedder.asked_for(FACT))
+    assert asked_for[round(RECALL_YIELD_S_MAX / RECALL_QUIET_S * 2)] == 0
+    assert asked_for[-1] == 1
 
 
 async def test_one_users_trouble_keeps_nobody_else_from_being_followed(

@@ -14,11 +14,14 @@ from typing import Protocol
 
 from memory.clock import Clock
 from memory.counters import Counters
-from memory.errors import StoreFault
+from memory.errors import StoreFault, StoreUnavailable
+from memory.ingestion.telling import place_of
 from memory.knowledge_ports import ChunkStore, Cutter, DigestStore, SessionRef
 from memory.limits import CHUNK_TURNS_MAX, INGEST_SESSIONS_MAX, INGEST_USERS_MAX
 
 logger = logging.getLogger(__name__)
+
+_AWAY_SESSIONS = 2  # so many in a row for which the archive is away: it is away for all
 
 
 class Queue(Protocol):
@@ -66,9 +69,15 @@ class Scanner:
         self.counters.add("scan.looks")
         before = self._clock.now() - timedelta(seconds=self._idle_s)
         refs = await self._chunks.quiet(before=before, limit=INGEST_SESSIONS_MAX)
-        cut = 0
+        cut = away = 0
         for ref in refs:
-            cut += await self._cut(ref)
+            try:
+                cut += await self._cut(ref)
+                away = 0
+            except StoreUnavailable:
+                away += 1
+                if away >= _AWAY_SESSIONS:
+                    raise
         full = await self._queue(queue, before)
         return full or (cut > 0 and len(refs) >= INGEST_SESSIONS_MAX)
 
@@ -77,9 +86,12 @@ class Scanner:
         try:
             while cut := await self._chunks.cut(ref, self._cutter, limit=CHUNK_TURNS_MAX):
                 total += cut
-        except StoreFault as error:  # one session's trouble is not the others'
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # one session's trouble is not the others'
             self.counters.add("scan.faults")
-            logger.error("A session of user %d can't be cut into chunks: %s", ref.user, error)
+            reason = str(error) if isinstance(error, StoreFault) else place_of(error)
+            logger.error("A session of user %d can't be cut into chunks: %s", ref.user, reason)
         self.counters.add("scan.cut", total)
         return total
 

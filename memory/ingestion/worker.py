@@ -21,6 +21,7 @@ from memory.ingestion.breaker import Breaker
 from memory.ingestion.digesting import Teller
 from memory.ingestion.pipeline import Ingestor
 from memory.ingestion.scan import Queue
+from memory.ingestion.telling import place_of
 from memory.ingestion.tools import Outcome
 from memory.knowledge_ports import Usage
 from memory.limits import INGEST_CHUNKS_MAX, INGEST_OPEN_PATIENCE_S, INGEST_OPEN_RETRY_S
@@ -189,9 +190,12 @@ class IngestWork:
         """What a look does besides; a failure of it is counted, and holds up nothing."""
         try:
             await call()
-        except (StoreFault, StoreUnavailable) as error:
+        except StoreUnavailable as error:
             self.counters.add(f"{name}_failed")
-            logger.log(logging.ERROR if isinstance(error, StoreFault) else logging.INFO, "%s: %s", name, error)
+            logger.info("%s: %s", name, error)
+        except Exception as error:
+            self.counters.add(f"{name}_failed")
+            logger.error("%s: %s", name, str(error) if isinstance(error, StoreFault) else place_of(error))
 
     async def ingest(self, user: int) -> bool:
         knowledge = await self._facts.get()

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from memory.errors import ProviderAnswerInvalid, ProviderRefused, ProviderUnavailable, StoreFault, StoreUnavailable
+from memory.errors import (
+    InvalidEntry,
+    ProviderAnswerInvalid,
+    ProviderRefused,
+    ProviderUnavailable,
+    StoreFault,
+    StoreUnavailable,
+)
 from memory.ingestion import scan
 from memory.ingestion.asked import LanguageModels
 from memory.ingestion.breaker import Breaker
@@ -149,8 +156,22 @@ async def test_nothing_is_queued_while_the_queue_is_full(plant: Plant, queue: Me
     assert len(queue.ingestion) == INGEST_USERS_MAX
 
 
+@pytest.mark.parametrize(
+    ("error", "faults"),
+    [
+        (StoreFault("The archive refused."), 1),
+        (InvalidEntry("a row of a newer version"), 1),
+        (ValueError("my secret"), 1),
+        (StoreUnavailable("The archive did not answer."), 0),
+    ],
+)
 async def test_a_session_that_can_not_be_cut_holds_up_no_other(
-    plant: Plant, queue: MemoryQueue, monkeypatch: pytest.MonkeyPatch
+    plant: Plant,
+    queue: MemoryQueue,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    faults: int,
 ) -> None:
     first = await plant.stores.store(new_scope(), [entry("Hello there.", session="broken")])
     await plant.stores.store(new_scope(), [entry("Hello there.", session="whole")])
@@ -159,13 +180,32 @@ async def test_a_session_that_can_not_be_cut_holds_up_no_other(
 
     async def refusing(ref: SessionRef, cutter: Cutter, *, limit: int) -> int:
         if ref == first:
-            raise StoreFault("The archive refused.")
+            raise error
         return await cut(ref, cutter, limit=limit)
 
     monkeypatch.setattr(plant.stores.chunks, "cut", refusing)
     await plant.scanner().look(queue)
     assert len(queue.ingestion) == 1
-    assert plant.counters["scan.faults"] == 1
+    assert plant.counters["scan.faults"] == faults
+    assert "my secret" not in caplog.text
+
+
+async def test_an_archive_that_is_away_is_not_asked_for_every_session(
+    plant: Plant, queue: MemoryQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        await plant.stores.store(new_scope(), [entry("Hello there.", session=f"s{number}")])
+    plant.stores.clock.seconds += IDLE_S + 1
+    asked: list[SessionRef] = []
+
+    async def away(ref: SessionRef, cutter: Cutter, *, limit: int) -> int:
+        asked.append(ref)
+        raise StoreUnavailable("The archive did not answer.")
+
+    monkeypatch.setattr(plant.stores.chunks, "cut", away)
+    with pytest.raises(StoreUnavailable):
+        await plant.scanner().look(queue)
+    assert len(asked) == 2
 
 
 # -- what the tasks do
@@ -253,9 +293,10 @@ async def test_P_durable_what_a_dead_machine_left_in_logs_is_moved_first(plant: 
     assert set(queue.ingestion) == set(moved)
 
 
-async def test_a_log_that_can_not_be_moved_stops_no_look(plant: Plant, queue: MemoryQueue) -> None:
+@pytest.mark.parametrize("error", [StoreFault("The archive refused."), StoreUnavailable("away"), KeyError("x")])
+async def test_a_log_that_can_not_be_moved_stops_no_look(plant: Plant, queue: MemoryQueue, error: Exception) -> None:
     async def drain() -> None:
-        raise StoreFault("The archive refused.")
+        raise error
 
     ref = await plant.stores.store(new_scope(), [entry("I live in Leeds.")])
     plant.stores.clock.seconds += IDLE_S + 1

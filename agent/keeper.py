@@ -87,9 +87,13 @@ class Keeper:
         if self._memory.enabled:
             parts["redis"] = self._store
             parts["recall"] = self._recall_host
-        if "local" in (self._agent.provider("stt"), self._agent.provider("tts")):
+        if self._speaks_here:
             parts["speech"] = self._speech_host
         return parts
+
+    @property
+    def _speaks_here(self) -> bool:
+        return "local" in (self._agent.provider("stt"), self._agent.provider("tts"))
 
     async def _ensured(self, name: str, ensure: Ensure) -> None:
         try:
@@ -135,13 +139,19 @@ class Keeper:
 
     async def states(self) -> dict[str, State]:
         """How each part is now; answers within ``CHECK_S``."""
+        speech = {"speech": self._speech_state()} if self._speaks_here else {}
         if not self._memory.enabled:
             off = State("skipped", "MEMORY_ENABLED is off")
-            return {"redis": off, "recall": off, "archive": off, "spool": off, "graphiti": off}
+            return {"redis": off, "recall": off, "archive": off, "spool": off, "graphiti": off, **speech}
         redis, recall, archive, spool, graphiti = await asyncio.gather(
             self._redis_state(), self._recall_state(), self._archive_state(), self._spool_state(), self._graph_state()
         )
-        return {"redis": redis, "recall": recall, "archive": archive, "spool": spool, "graphiti": graphiti}
+        return {"redis": redis, "recall": recall, "archive": archive, "spool": spool, "graphiti": graphiti, **speech}
+
+    def _speech_state(self) -> State:
+        if problem := self._problems.get("speech"):
+            return State("unhealthy", problem)
+        return State("healthy", "the local listener and talker are there")
 
     async def _redis_state(self) -> State:
         where = "the embedded server" if wiring.redis_url(self._memory) is None else "Redis"
@@ -239,3 +249,5 @@ async def _checked(question: Awaitable[State]) -> State:
         return State("unhealthy", f"no answer within {CHECK_S:g} s")
     except OSError as error:
         return State("unhealthy", error.strerror or type(error).__name__)
+    except Exception as error:  # whoever watches /health must not end, for that, a worker whose calls go on
+        return State("unhealthy", type(error).__name__)

@@ -11,8 +11,9 @@ import pytest
 
 from agent import keeper as module
 from agent.keeper import Keeper
+from agent.local.client import SpeechClient
 from agent.settings import load
-from memory.errors import DataDirectoryUnusable
+from memory.errors import DataDirectoryUnusable, HostUnavailable
 from memory.hosting import answers
 from memory.models import MemoryEntry, Scope
 from memory.spool import Spool
@@ -128,3 +129,37 @@ async def test_the_graphs_switch_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHITI_ENABLED", "false")
     keeper = Keeper(load())
     assert (await keeper.states())["graphiti"].message == "GRAPHITI_ENABLED is off"
+
+
+async def test_speech_that_is_away_is_told_for_without_it_calls_are_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.setenv("MEMORY_ENABLED", "false")
+    working = False
+
+    async def ensure(_: SpeechClient) -> None:
+        if not working:
+            raise HostUnavailable("The speech process ended with code 1.")
+
+    monkeypatch.setattr(SpeechClient, "ensure", ensure)
+    monkeypatch.setattr(module, "WATCH_S", 0.01)
+    async with keeping() as keeper:
+        state = (await keeper.states())["speech"]
+        assert (state.status, state.message) == ("unhealthy", "The speech process ended with code 1.")
+        working = True
+        async with asyncio.timeout(5):
+            while (await keeper.states())["speech"].status != "healthy":
+                await asyncio.sleep(0.01)
+
+
+async def test_what_breaks_in_a_way_that_nobody_thought_of_is_told_too(data_dir: Path) -> None:
+    """/health must not fail with it: what watches it would end a worker whose calls go on."""
+    keeper = Keeper(load())
+    backend = keeper._backend = in_memory_backend()
+
+    async def broken() -> dict[str, float]:
+        raise KeyError("stats")
+
+    backend.stats = broken
+    state = (await keeper.states())["archive"]
+    assert (state.status, state.message) == ("unhealthy", "KeyError")
+    await backend.aclose()

@@ -194,7 +194,8 @@ class Recorder:
             self._closed = True
             await self._flush(timeout_s)
         if self._task is not None:
-            await cancelled(self._task)
+            self._task.cancel()
+            await done_within(self._task, self._clock, STORE_TIMEOUT_S)  # not for a disk that hangs
         if self._spooling is not None:
             await self._spooling.aclose()
         await self._release()

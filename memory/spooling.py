@@ -55,7 +55,7 @@ class Spooling:
             logger.warning("%d turns wait in the spool until their store is back", self.spool.waiting)
         self._task.cancel()
         if await done_within(self._task, self._clock, STORE_TIMEOUT_S):
-            await self.spool.aclose()
+            await finished_within(self.spool.aclose(), self._clock, STORE_TIMEOUT_S)
 
     async def _run(self) -> None:
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,11 +16,18 @@ from memory import spool as spool_module
 from memory.clock import SystemClock
 from memory.counters import Counters
 from memory.errors import StoreFault, StoreUnavailable
-from memory.limits import DURABLE_WAIT_S, RECORD_COURTESY_S, RECORD_QUEUE_MAX, SPOOL_AFTER_S, SPOOL_RETRY_S
+from memory.limits import (
+    DURABLE_WAIT_S,
+    RECORD_COURTESY_S,
+    RECORD_QUEUE_MAX,
+    SHUTDOWN_FLUSH_S,
+    SPOOL_AFTER_S,
+    SPOOL_RETRY_S,
+)
 from memory.models import Scope
 from memory.ports import Appended, Selection
 from memory.replay import Replayer, SessionSpool, replay_left
-from memory.spool import Spool
+from memory.spool import Spool, SpoolFile
 from memory.spool_frames import Spooled
 from memory.stores.inmemory import InMemorySessionStore
 from tests.support.recalls import settle
@@ -285,6 +293,31 @@ async def test_the_end_stores_what_is_on_disk_where_the_store_is_back(desk: Away
     await desk.recorder.aclose()
     assert await desk.stored() == ["one", "two"]
     assert desk.spool.files() == []
+
+
+async def test_the_end_does_not_wait_for_a_disk_that_hangs(desk: AwayDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    await desk.said("one")
+    hangs, answers = threading.Event(), threading.Event()
+    passed = SpoolFile.passed
+
+    def hanging(file: SpoolFile, end: int) -> bool:
+        with file._one_at_a_time:
+            hangs.set()
+            answers.wait(30)
+        return passed(file, end)
+
+    monkeypatch.setattr(SpoolFile, "passed", hanging)
+    desk.recorder.start(desk.store, SCOPE)
+    await eventually(hangs.is_set, "a disk that hangs")
+    closing = asyncio.create_task(desk.recorder.aclose())
+    try:
+        for _ in range(20):
+            await desk.clock.advance(SHUTDOWN_FLUSH_S / 4)
+        assert closing.done()
+    finally:
+        answers.set()
+        await closing
+    assert await desk.stored() == ["one"]
 
 
 async def test_a_turn_that_can_never_be_stored_holds_nothing_up_on_disk_either(

@@ -1,5 +1,5 @@
 """``python -m memory``. Nothing is imported here before Ctrl-C has a meaning: outside of a command, which answers it
-itself (see cli), it ends the process without a traceback.
+itself (see cli), it ends the process without a traceback. So does whoever reads what is printed, by going away.
 """
 
 from __future__ import annotations
@@ -14,11 +14,42 @@ def _end_quietly_on_ctrl_c() -> None:
         signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
 
 
+def _secure_streams() -> None:
+    """Give what was closed something harmless, before a socket or a lock takes its place."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the process's life
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _not_printed(error: OSError) -> int:
+    """What was printed was not taken; the exit code. Python would complain of what is left at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if isinstance(error, BrokenPipeError):
+        return 128 + signal.SIGPIPE
+    sys.stderr.write(f"The output can't be written: {error.strerror}.\n")
+    return 1
+
+
 def _main() -> int:
     _end_quietly_on_ctrl_c()
+    _secure_streams()
     from memory.cli import main
 
-    code = main()
+    code = 0
+    try:
+        try:
+            code = main()
+        except SystemExit as ended:  # argparse has told how it is used
+            code = int(ended.code or 0)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        code = _not_printed(error)
     _end_quietly_on_ctrl_c()
     return code
 

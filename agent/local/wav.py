@@ -92,9 +92,8 @@ def read_wav(path: str | os.PathLike[str]) -> Recording:
 
 def _read(path: Path, name: str) -> bytes:
     try:
-        if path.stat().st_size > RECORDING_BYTES_MAX:
-            raise BadRecording(f"{name} is larger than 1 GiB. Cut it into shorter calls.")
-        return path.read_bytes()
+        with path.open("rb") as file:  # a device or a pipe does not say how much there is
+            data = file.read(RECORDING_BYTES_MAX + 1)
     except FileNotFoundError:
         raise BadRecording(f"There is no file {path}. Check the path.") from None
     except IsADirectoryError:
@@ -103,6 +102,9 @@ def _read(path: Path, name: str) -> bytes:
         raise BadRecording(f"{name} may not be read by this user. Allow it: chmod u+r {path}") from None
     except OSError as error:
         raise BadRecording(f"{name} can't be read: {error.strerror or error}. Copy it to a local disk.") from error
+    if len(data) > RECORDING_BYTES_MAX:
+        raise BadRecording(f"{name} is larger than {RECORDING_BYTES_MAX / (1 << 30):g} GiB. Cut it into shorter calls.")
+    return data
 
 
 def _kind(data: bytes) -> str:
@@ -146,7 +148,8 @@ def _sound(data: bytes, start: int, size: int, form: _Format, name: str) -> byte
     if size > there:
         per_s = form.rate * form.channels * max(1, form.bits // 8)
         raise BadRecording(
-            f"{name} is cut short: its header promises {size / per_s:.1f} s, the file holds {there / per_s:.1f} s. "
+            f"{name} is cut short: of the {size / per_s:.1f} s that its header promises, "
+            f"the last {(size - there) / per_s:.3g} s are missing. "
             "Copy it again, or record it again."
         )
     return data[start : start + size]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from agent.local import wav
 from agent.local.wav import RATE, BadRecording, Floats, read_wav, write_two_channel_wav
 
 _EXTENSIBLE_TAIL = b"\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71"
@@ -107,7 +108,8 @@ _SOUND = _ENCODERS[1, 16](_tone(RATE))
         (bytes(4) + b"ftypM4A " + bytes(40), "an MP4 file", "ffmpeg"),
         (_wav(1, 1, RATE, 16, b""), "no audio", "Record it again"),
         (_wav(1, 1, RATE, 16, bytes(3200)), "only silence", "microphone"),
-        (_wav(1, 1, RATE, 16, _SOUND)[:-4000], "is cut short", "Copy it again"),
+        (_wav(1, 1, RATE, 16, _SOUND)[:-4000], "the last 0.125 s are missing", "Copy it again"),
+        (_wav(1, 1, RATE, 16, _SOUND)[:-16], "the last 0.0005 s are missing", "Copy it again"),
         (_wav(1, 1, RATE, 16, _SOUND)[:30], "cut short", "record it again"),
         (_wav(1, 1, RATE, 16, _SOUND)[:40], "cut short", "record it again"),
         (_wav(1, 1, RATE, 16, _SOUND).replace(b"data", b"junk", 1), "no audio part", "record it again"),
@@ -142,16 +144,28 @@ def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
         read_wav(tmp_path)
 
 
+@pytest.mark.parametrize("endless", [True, False])
+def test_what_is_too_large_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, endless: bool
+) -> None:
+    monkeypatch.setattr(wav, "RECORDING_BYTES_MAX", 1 << 20)
+    path = Path("/dev/zero") if endless else tmp_path / "call.wav"
+    if not endless:
+        path.write_bytes(bytes((1 << 20) + 1))
+    with pytest.raises(BadRecording, match=r"larger than 0\.000976562 GiB.*Cut it"):
+        read_wav(path)
+
+
 def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "call.wav"
     path.write_bytes(_wav(1, 1, RATE, 16, _SOUND))
     path.chmod(0)
     if os.geteuid() == 0:  # root may read anything: let the system call refuse
 
-        def refuse(_: Path) -> bytes:
+        def refuse(_: Path, mode: str) -> None:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(Path, "read_bytes", refuse)
+        monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(BadRecording, match=r"may not be read by this user.*chmod"):
         read_wav(path)
 

@@ -131,3 +131,29 @@ def test_ctrl_c_while_it_is_still_loading_ends_it_quietly(tmp_path: Path) -> Non
     process.send_signal(signal.SIGINT)
     told = process.communicate(timeout=60)
     assert (process.returncode, *told) == (130, "", "")
+
+
+def printing(*words: str, cwd: Path, **streams: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "memory", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""},
+        cwd=cwd,
+        text=True,
+        timeout=100,
+        check=False,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
+    )
+
+
+@pytest.mark.parametrize("words", [("--help",), ("ingestion", "list"), ("ingestion", "list", "--json")])
+def test_output_that_nobody_takes_is_no_traceback(data_dir: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    gone = printing(*words, cwd=tmp_path, stdout=writing)
+    os.close(writing)
+    assert (gone.returncode, gone.stderr) == (128 + signal.SIGPIPE, "")
+    with open("/dev/full", "w") as full:
+        no_room = printing(*words, cwd=tmp_path, stdout=full)
+    assert (no_room.returncode, no_room.stderr) == (1, "The output can't be written: No space left on device.\n")
+    closed = printing(*words, cwd=tmp_path, stdout=None, preexec_fn=lambda: os.closerange(0, 2))
+    assert (closed.returncode, closed.stderr) == (0, "")

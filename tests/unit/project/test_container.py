@@ -247,8 +247,8 @@ INTERPOLATED = re.compile(r"\$\{(\w+)(:?[-?][^}]*)?\}")
 
 
 def test_the_services_are_those_that_a_team_needs() -> None:
-    assert SERVICES.keys() == {"livekit", "redis", "falkordb", "postgres", "agent"}
-    assert COMPOSE["volumes"].keys() == {"redis", "falkordb", "postgres", "agent"}
+    assert SERVICES.keys() == {"livekit", "redis", "falkordb", "postgres", "agent", "ingest"}
+    assert COMPOSE["volumes"].keys() == {"redis", "falkordb", "postgres", "agent", "ingest"}
 
 
 @pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
@@ -263,21 +263,37 @@ def test_a_service_is_pinned_watched_and_on_the_loopback_interface(service: dict
 
 
 def test_the_agents_image_is_this_version() -> None:
-    assert SERVICES["agent"]["image"] == f"{PROJECT['name']}:{PROJECT['version']}"
+    image = f"{PROJECT['name']}:{PROJECT['version']}"
+    assert (SERVICES["agent"]["image"], SERVICES["ingest"]["image"]) == (image, image)
 
 
 def test_the_agent_waits_for_its_stores_and_is_confined() -> None:
     agent = SERVICES["agent"]
-    assert agent["depends_on"] == {name: {"condition": "service_healthy"} for name in SERVICES if name != "agent"}
+    stores = SERVICES.keys() - {"agent", "ingest"}
+    assert agent["depends_on"] == {name: {"condition": "service_healthy"} for name in stores}
     assert (agent["read_only"], agent["cap_drop"]) == (True, ["ALL"])
     assert agent["volumes"] == [f"agent:{FINAL.last('VOLUME').text}"]
     minutes = int(re.fullmatch(r"(\d+)m", agent["stop_grace_period"])[1])  # type: ignore[index]
     assert minutes * 60 >= AgentSettings.model_fields["drain_seconds"].default + 30
 
 
-def test_what_the_agent_is_given_are_settings() -> None:
+def test_facts_are_learnt_beside_it_from_the_same_stores() -> None:
+    agent, ingest = SERVICES["agent"], SERVICES["ingest"]
+    assert ingest["command"] == [*FINAL.last("CMD").words[:3], "ingest"]
+    stores = ("REDIS_HOST", "REDIS_PORT", "FALKORDB_HOST", "FALKORDB_PORT", "DATABASE_URL", "MEMORY_REQUIRE_DURABLE")
+    assert [ingest["environment"][name] for name in stores] == [agent["environment"][name] for name in stores]
+    assert ingest["env_file"] == agent["env_file"]
+    for confined in ("read_only", "cap_drop", "security_opt"):
+        assert ingest[confined] == agent[confined]
+    port = ingest["environment"]["AGENT_INGEST_HEALTH_PORT"]
+    assert port == ingest["environment"]["AGENT_HEALTH_PORT"]  # the image's health check knows only this one
+    assert ingest["ports"] == [f"127.0.0.1:{port}:{port}"]
+
+
+@pytest.mark.parametrize("service", ["agent", "ingest"])
+def test_what_the_agent_is_given_are_settings(service: str) -> None:
     known = {variable(each, name) for each in (Settings, AgentSettings) for name in each.model_fields}
-    assert SERVICES["agent"]["environment"].keys() <= known
+    assert SERVICES[service]["environment"].keys() <= known
 
 
 def test_no_password_is_written_down_and_each_is_demanded() -> None:

@@ -200,15 +200,26 @@ def _talker(settings: AgentSettings, speech: SpeechClient | None) -> tts.TTS:  #
             return LocalTTS(speech)
 
 
-def _speech(settings: AgentSettings, data_dir: Path, models: Models) -> SpeechClient | None:
-    if "local" not in (settings.provider("stt"), settings.provider("tts")):
-        return None
+def check_speech(settings: AgentSettings) -> None:
+    """See that local speech is installed, where it is what ``settings`` ask for.
+
+    Raises:
+        ModelUnavailable: it isn't.
+    """
+    if not settings.speaks_locally:
+        return
     from agent.local.models import LocalSpeechUnavailable, check_installed
 
     try:
         check_installed()
     except LocalSpeechUnavailable as error:
         raise ModelUnavailable(f"{error} Or set OPENAI_API_KEY, or OPENAI_BASE_URL.") from None
+
+
+def _speech(settings: AgentSettings, data_dir: Path, models: Models) -> SpeechClient | None:
+    check_speech(settings)
+    if not settings.speaks_locally:
+        return None
     from agent.local.client import SpeechClient
 
     client = SpeechClient(data_dir)

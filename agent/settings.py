@@ -210,6 +210,11 @@ class AgentSettings(EnvironmentSettings):
             return "openai"
         return "livekit" if self.has_livekit_cloud else "local"
 
+    @property
+    def speaks_locally(self) -> bool:
+        """Whether it is the local models that listen or talk."""
+        return "local" in (self.provider("stt"), self.provider("tts"))
+
     def model(self, part: Part) -> str:
         """The model that does ``part``. The local ones can't be chosen."""
         provider = self.provider(part)

@@ -34,7 +34,8 @@ from agent.local.audio import (
     read_wav,
     write_call_recording,
 )
-from agent.models import announcement, describe
+from agent.local.wav import resampler
+from agent.models import announcement, check_speech, describe
 from agent.settings import Configuration
 from memory.errors import VoiceMemoryError
 
@@ -50,9 +51,11 @@ class UnusableRecording(VoiceMemoryError, ValueError):
 def run(arguments: argparse.Namespace) -> int:
     """Make the call; 1 if nothing was understood."""
     configuration = configured(arguments)
+    check_speech(configuration.agent)
     try:
         recording = read_wav(arguments.recording)
         if arguments.out:
+            resampler()
             _check_writable(Path(arguments.out), recording=Path(arguments.recording))
     except BadRecording as error:
         raise UnusableRecording(str(error)) from None

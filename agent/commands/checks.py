@@ -315,7 +315,7 @@ async def check_embedder(patient: Patient) -> Finding:
 @configured
 @in_data_dir
 async def check_speech(patient: Patient) -> Finding:
-    if "local" not in (patient.agent.provider("stt"), patient.agent.provider("tts")):
+    if not patient.agent.speaks_locally:
         return Finding("off", "not used: speech is not local")
     from agent.local.client import SpeechClient
     from agent.local.models import LocalSpeechUnavailable
@@ -359,8 +359,7 @@ async def check_models(patient: Patient) -> Finding:
     if unused:
         fix = f"{', '.join(unused)} has no effect on the local models: set a key (OPENAI_API_KEY), or unset it."
         return Finding("warn", announcement(agent, voice=True), fix)
-    local_speech = "local" in (agent.provider("stt"), agent.provider("tts"))
-    if local_speech and agent.language and not agent.language.lower().startswith("en"):
+    if agent.speaks_locally and agent.language and not agent.language.lower().startswith("en"):
         return Finding("warn", announcement(agent, voice=True), "AGENT_LANGUAGE: the local models speak English only.")
     if "openai" in map(agent.provider, PARTS) and not _has("livekit.plugins.openai"):
         return Finding("fail", "livekit-plugins-openai is missing", "Run: pip install livekit-plugins-openai")

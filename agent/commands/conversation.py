@@ -85,7 +85,7 @@ def check_data_dir(configuration: Configuration, *, voice: bool) -> None:
         DataDirectoryUnusable, DataTooNew: they can't; with what to do.
     """
     memory, agent = configuration.memory, configuration.agent
-    if memory.enabled or (voice and "local" in (agent.provider("stt"), agent.provider("tts"))):
+    if memory.enabled or (voice and agent.speaks_locally):
         prepare(memory.data_dir)
         runtime_dir(memory.data_dir)
 

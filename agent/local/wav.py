@@ -1,6 +1,6 @@
 """Recordings in and out: any plain WAV to mono samples, and a call as a WAV with the caller left, the agent right.
 
-Blocking: call it on a thread. Above: audio, ``agent call``. Below: nothing (numpy; scipy where rates differ).
+Blocking: call it on a thread. Above: audio, ``agent call``. Below: memory.extras (numpy; scipy where rates differ).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from memory.extras import install
 
 RATE = 16_000
 RECORDING_BYTES_MAX = 1_073_741_824
@@ -207,14 +209,28 @@ _DECODERS: dict[tuple[int, int], Callable[[bytes], Floats]] = {
 }
 
 
+def resampler() -> Callable[..., Floats]:
+    """What changes rates.
+
+    Raises:
+        BadRecording: it isn't installed.
+    """
+    try:
+        from scipy.signal import resample_poly
+    except ImportError:
+        raise BadRecording(
+            f"Recordings are heard at {RATE} Hz and written at another rate: changing it needs scipy. "
+            f"Run: {install('local')}"
+        ) from None
+    return resample_poly  # type: ignore[no-any-return]
+
+
 def resample(samples: Floats, rate: int, to: int) -> Floats:
-    """``samples`` at another rate, without aliasing."""
+    """``samples`` at another rate, without aliasing. Raises as ``resampler``, where ``rate`` isn't ``to``."""
     if rate == to:
         return samples
-    from scipy.signal import resample_poly
-
     shared = gcd(rate, to)
-    resampled: Floats = resample_poly(samples, to // shared, rate // shared).astype(np.float32)
+    resampled: Floats = resampler()(samples, to // shared, rate // shared).astype(np.float32)
     return resampled
 
 

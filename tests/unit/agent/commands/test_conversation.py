@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,14 @@ import pytest
 from agent.commands import call, chat, demo
 from agent.commands.conversation import check_data_dir
 from agent.local.wav import write_two_channel_wav
+from agent.models import ModelUnavailable
 from agent.settings import load
 from memory.errors import DataDirectoryUnusable, DataTooNew
 
 
-def arguments(directory: Path) -> argparse.Namespace:
+def arguments(directory: Path, *, rate: int = 16_000) -> argparse.Namespace:
     sound = np.sin(np.arange(1_600, dtype=np.float32))
-    write_two_channel_wav(directory / "caller.wav", sound, sound, 16_000)
+    write_two_channel_wav(directory / "caller.wav", sound, sound, rate)
     return argparse.Namespace(
         user="ana", org=None, agent=None, json=False, recording=directory / "caller.wav", out=None,
         say="I like peanuts.", ask="Which food do I like?",
@@ -33,6 +35,26 @@ def test_a_data_directory_of_a_newer_version_is_refused_as_what_it_is_and_left_a
     with pytest.raises(DataTooNew, match="Upgrade"):
         command.run(arguments(tmp_path))  # type: ignore[attr-defined]
     assert [path.name for path in data_dir.iterdir()] == ["FORMAT"]
+
+
+def test_a_call_without_the_local_extra_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_dir: Path
+) -> None:
+    monkeypatch.setattr("agent.local.models.missing_packages", lambda: ["hibari", "scipy"])
+    with pytest.raises(ModelUnavailable, match=r"hibari, scipy. Run: pip install .*\[local\].*OPENAI_API_KEY"):
+        call.run(arguments(tmp_path))
+
+
+@pytest.mark.parametrize("out", [False, True])
+def test_a_call_with_models_elsewhere_needs_what_changes_rates(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data_dir: Path, out: bool
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    monkeypatch.setitem(sys.modules, "scipy.signal", None)
+    given = arguments(tmp_path, rate=16_000 if out else 24_000)
+    given.out = tmp_path / "out.wav" if out else None
+    with pytest.raises(call.UnusableRecording, match=r"needs scipy. Run: pip install .*\[local\]"):
+        call.run(given)
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,9 @@ class RedisSessionStore:
         if wanted <= 0:
             return []
         read = wanted if event_type is None else SESSION_EVENTS_MAX
-        found = await self._session_records(session_id, "events", read)
+        # Others' bytes don't count; what has the words somewhere else is left out below.
+        part = "" if event_type is None else f'"event_type":{json.dumps(event_type, ensure_ascii=False)}'
+        found = await self._session_records(session_id, "events", read, part)
         events = [record for record in found if isinstance(record, MemoryEvent)]
         return [event for event in events if event_type in (None, event.event_type)][-wanted:]
 
@@ -285,14 +287,14 @@ class RedisSessionStore:
         found = (await self._link.commands([("GET", _owner_key(session))]))[0]
         return None if found is None else _load_scope(found)
 
-    async def _session_records(self, session_id: str, kind: str, limit: int) -> list[Record]:
+    async def _session_records(self, session_id: str, kind: str, limit: int, part: str = "") -> list[Record]:
         session = _digest(session_id)
         scope = await self._owner(session) if limit > 0 else None
         if scope is None:
             return []
         keys = _Keys.of(scope)
         names = [*keys.session(session), *keys.of_session(session, kind)]
-        arguments = (session, SESSION_TTL_S, limit, SESSION_READ_BYTES_MAX, _READ_CHUNK)
+        arguments = (session, SESSION_TTL_S, limit, SESSION_READ_BYTES_MAX, _READ_CHUNK, part)
         members, _ = await self._link.scripts(
             (_SESSION_READ, names, arguments), _keep_owner(session, scope, take=False)
         )

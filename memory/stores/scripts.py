@@ -139,25 +139,29 @@ return {stored, position}
 """
 )
 
-# -> the newest members of a session's timeline, newest first; extends the TTL, creates nothing. Bounded as LOG_READ is.
+# -> of the newest `limit` members of a session's timeline those that hold `part`, newest first; extends the TTL,
+# creates nothing. Bounded as LOG_READ is.
 SESSION_READ = (
     _COMMON
     + """
 local session, entries, events, ids, sessions, timeline = unpack(KEYS)
 local sid, ttl = ARGV[1], tonumber(ARGV[2])
-local limit, bytes_max, chunk = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local limit, bytes_max, chunk, part = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 if redis.call('EXISTS', session, entries, events) > 0 then
   touch(session, entries, events, ids, sessions, sid, now_ms(), ttl)
 end
-local result, bytes = {}, 0
-while #result < limit do
-  local members = redis.call('ZREVRANGE', timeline, #result, math.min(#result + chunk, limit) - 1)
+local result, looked, bytes = {}, 0, 0
+while looked < limit do
+  local members = redis.call('ZREVRANGE', timeline, looked, math.min(looked + chunk, limit) - 1)
   if #members == 0 then break end
   for _, member in ipairs(members) do
-    bytes = bytes + #member
-    if #result > 0 and bytes > bytes_max then return result end
-    table.insert(result, member)
+    if part == '' or string.find(member, part, 1, true) then
+      bytes = bytes + #member
+      if #result > 0 and bytes > bytes_max then return result end
+      table.insert(result, member)
+    end
   end
+  looked = looked + #members
 end
 return result
 """

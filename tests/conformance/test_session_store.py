@@ -432,6 +432,19 @@ async def test_L37_of_very_long_turns_the_newest_come(session_store: Store, monk
     assert await contents(session_store) == [large], "one at least"
 
 
+async def test_events_of_one_type_are_read_whatever_the_others_are(
+    session_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [MemoryEvent(event_type="note", session_id="s1", data={"text": "x" * 1_000}) for _ in range(20)]
+    tricky = MemoryEvent(event_type="other", session_id="s1", data={"event_type": 'na"mé'})
+    await record(session_store, MemoryEvent(event_type='na"mé', session_id="s1", data={"n": 1}), *others, tricky)
+    for module in ("inmemory", "redis"):
+        monkeypatch.setattr(f"memory.stores.{module}.SESSION_READ_BYTES_MAX", 5_000)
+    found = await session_store.events("s1", event_type='na"mé', limit=5)
+    assert [event.data for event in found] == [{"n": 1}]
+    assert 0 < len(await session_store.events("s1", event_type="note", limit=50)) < 20
+
+
 async def test_a_record_that_is_larger_than_a_read_is_read_alone(
     session_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

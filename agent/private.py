@@ -21,7 +21,7 @@ _NAMES = frozenset({"room", "room_name", "participant", "participant_identity", 
 _WHOLE_JOBS = frozenset({"job", "job_request"})
 
 _SIP_IDENTITY = re.compile(r"\bsip_[^\s'\",;)}\]]*")
-_NUMBER = re.compile(r"\+\d[\d ().-]{5,18}\d(?!\d)|(?<![\w.:-])\d{9,15}(?![\w:-]|\.\d)")
+_NUMBER = re.compile(r"\+\d[\d ().-]{5,18}\d(?!\d)|(?<![\w.:-])\d{9,15}(?![\w:-]|\.\d)|(?<=\btel:)\d+")
 
 
 # What a model server answers to a request that it refuses may repeat the request: all that was said, in several lines.

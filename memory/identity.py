@@ -94,8 +94,9 @@ def normalise_phone(text: str, region: str | None = None) -> str | None:
     """The E.164 form of a phone number as SIP delivers it, or ``None`` where it is none.
 
     Takes ``+1 (555) 010-9999``, ``+1555…;cpc=ordinary``, ``%2B1555…``, ``tel:+1555…`` and ``sip:+1555…@host``.
-    A number without ``+`` is completed only when ``region`` (ISO 3166, such as ``US``) says how; otherwise its
-    digits are kept as they came. A number that stands for a withheld one (``+266696687``, zeros) is none.
+    A number without ``+`` is completed only when ``region`` (ISO 3166, such as ``US``) says how; otherwise it is
+    ``tel:`` and its digits, which alone may be an id of somebody else's from elsewhere. A number that stands for a
+    withheld one (``+266696687``, zeros) is none.
     """
     number = unquote(text).strip()
     number = re.sub(r"^(?:tel|sips?):", "", number, flags=re.IGNORECASE)
@@ -112,13 +113,13 @@ def normalise_phone(text: str, region: str | None = None) -> str | None:
 
 def _completed(digits: str, region: str | None) -> str:
     if region is None:
-        return digits
+        return f"tel:{digits}"
     import phonenumbers  # only where a region is set: 5 MB of tables
 
     try:
         parsed = phonenumbers.parse(digits, region)
     except phonenumbers.NumberParseException:
-        return digits
+        return f"tel:{digits}"
     return phonenumbers.format_number(parsed, phonenumbers.PhoneNumberFormat.E164)
 
 

@@ -139,7 +139,20 @@ def test_a_withheld_number_is_nobodys(text: str) -> None:
 def test_a_region_completes_a_national_number() -> None:
     assert normalise_phone("(555) 010-9999", "US") == "+15550109999"
     assert normalise_phone("0313 6488867", "PK") == "+923136488867"
-    assert normalise_phone("555 010 9999") == "5550109999"  # without a region nobody can tell whose
+    assert normalise_phone("555 010 9999") == "tel:5550109999"  # without a region nobody can tell whose
+    assert normalise_phone("tel:555-010-9999") == "tel:5550109999"
+
+
+@pytest.mark.promise("P-isolated")
+@pytest.mark.parametrize("text", ["1042", "555 010 9999", "15550109999"])
+def test_P_isolated_a_number_that_may_be_anybodys_is_no_id_from_elsewhere(text: str) -> None:
+    """An app's own ids are often numbers, and a phone may claim any number: an extension, say, or one without a +."""
+    digits = text.replace(" ", "")
+    phone = identify(f"sip_{text}", is_sip=True, attributes={"sip.phoneNumber": text})
+    user = identify(digits, is_sip=False, attributes={})
+    assert phone.user_id is not None
+    assert user.user_id == digits
+    assert group_id(scope(phone.user_id)) != group_id(scope(digits))
 
 
 def test_the_caller_is_the_user_and_the_trunk_never_is() -> None:

@@ -147,6 +147,7 @@ def test_a_line_of_whatever_kind_is_masked_and_none_raises(printed: tuple[loggin
         ("+1 (510) 555-0123 called", "(number) called"),
         ("room call-_+15105550123_x9", "room call-_(number)_x9"),
         ("5105550123", "(number)"),
+        ("tel:5105550123 left", "tel:(number) left"),
         ("sip_5105550123 left", "sip_(number) left"),
         ("sip_alice@pbx.example.test left", "sip_(number) left"),
         ("registered on port 8081 after 1234567 ms", "registered on port 8081 after 1234567 ms"),

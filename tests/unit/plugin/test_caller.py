@@ -223,7 +223,7 @@ def test_a_session_is_named_by_the_rooms_id_never_by_its_name() -> None:
     assert session_id_of(None) is None
 
 
-@pytest.mark.parametrize(("region", "user_id"), [("US", "+15105550123"), (None, "5105550123")])
+@pytest.mark.parametrize(("region", "user_id"), [("US", "+15105550123"), (None, "tel:5105550123")])
 async def test_a_region_completes_a_number(region: str | None, user_id: str) -> None:
     phone = Participant("sip_5105550123", SIP, {"sip.phoneNumber": "5105550123"})
     settings = load_settings(phone_region=region)

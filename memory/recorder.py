@@ -103,6 +103,10 @@ class Recorder:
         return self._spooling.spool.waiting if self._spooling is not None else 0
 
     @property
+    def _on_disk(self) -> bool:
+        return self._spooling is not None and (self._spooling.moves or self._spooling.spool.waiting > 0)
+
+    @property
     def silent(self) -> bool:
         """Whether another process records this session."""
         return self._backlog.silent
@@ -182,7 +186,7 @@ class Recorder:
         """Wait until everything recorded so far is in the store, ``timeout_s`` at most; whether it is."""
         lost, target = self._backlog.lost, self._backlog.total
         await finished_within(self._settle(target, and_emptied=True), self._clock, timeout_s)
-        settled = self._backlog.settled >= target and not self.spooled
+        settled = self._backlog.settled >= target and not self._on_disk
         return self.silent or (settled and self._backlog.lost == lost)
 
     async def aclose(self, timeout_s: float = SHUTDOWN_FLUSH_S) -> None:
@@ -230,7 +234,7 @@ class Recorder:
 
     async def _settle(self, target: int, *, and_emptied: bool = False) -> None:
         """Return once so many records have left the backlog (and the spool is empty), or nobody will see to it."""
-        while self._backlog.settled < target or (and_emptied and self.spooled):
+        while self._backlog.settled < target or (and_emptied and self._on_disk):
             if self.silent or (self._task and self._task.done()):
                 return
             await self._backlog.changed()

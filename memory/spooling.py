@@ -44,6 +44,11 @@ class Spooling:
             self._settled.clear()
             self._backlog.notify()
 
+    @property
+    def moves(self) -> bool:
+        """What is on disk is on its way to where it belongs, and not all counted by ``spool.waiting``."""
+        return not self._settled.is_set()
+
     async def settled(self) -> None:
         """Return once what is on disk is its owner's; a disk that hangs is not waited for."""
         if not self._settled.is_set():
@@ -68,11 +73,12 @@ class Spooling:
                     await self._move(batch)
                 self.works = True
             except Exception as error:
-                self._refused(batch, error)
                 self._settled.set()
+                self._refused(batch, error)
                 await self._clock.sleep(SPOOL_RETRY_S)
             if self._owner == self.spool.scope:
                 self._settled.set()
+                self._backlog.notify()
 
     async def _overdue(self) -> None:
         """Return once a record has waited for the store for too long; any has, while it is away. Or at once, when what

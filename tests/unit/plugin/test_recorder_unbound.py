@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from memory.limits import DURABLE_WAIT_S, SPOOL_AFTER_S, SPOOL_RETRY_S, SPOOL_UN
 from memory.models import MemoryEntry, Record, Scope
 from memory.ports import Selection
 from memory.replay import replay_left
-from memory.spool import Spool
+from memory.spool import Batch, Spool, SpoolFile
 from memory.spool_frames import Spooled
 from tests.support.recalls import settle
 from tests.support.sessions import HandClock
@@ -99,6 +100,32 @@ async def test_P_durable_L01_a_turn_is_durable_before_its_reply_though_nobody_kn
     assert await gate
     [path] = desk.files_of(SOMEBODY)
     assert b"biscuit" in path.read_bytes()
+
+
+async def test_what_is_just_being_bound_is_not_taken_to_be_stored(
+    desk: Unknown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.said("one", "two")
+    reads, answers = threading.Event(), threading.Event()
+    batch = SpoolFile.batch
+
+    def slow(file: SpoolFile, limit: int) -> Batch:
+        reads.set()
+        answers.wait(30)
+        return batch(file, limit)
+
+    monkeypatch.setattr(SpoolFile, "batch", slow)
+    desk.known()
+    desk.start()
+    await eventually(reads.is_set, "a move that has begun")
+    storing = asyncio.create_task(desk.recorder.stored(60))
+    try:
+        await settle()
+        assert not storing.done()
+    finally:
+        answers.set()
+    assert await storing
+    assert await desk.stored() == ["one", "two"]
 
 
 @pytest.mark.case("L01")

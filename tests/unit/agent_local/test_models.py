@@ -107,7 +107,9 @@ def test_loudness_is_near_what_telephony_expects_and_never_clips(talker: TextToS
 
 @pytest.mark.parametrize("text", ["", " ", "…", "مرحبا", "🎉🎉", "\x00", "\ud800"])
 def test_text_with_nothing_to_say_is_silent(talker: TextToSpeech, text: str) -> None:
-    for piece in talker.pieces(text):
+    pieces = talker.pieces(text)
+    assert "".join(pieces) == text
+    for piece in pieces:
         speech = talker.speak(piece)
         assert len(speech.pcm) / 2 / TALK_RATE < 0.3
         assert "".join(word.text for word in speech.words) == piece

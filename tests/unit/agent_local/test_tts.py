@@ -54,7 +54,9 @@ async def test_every_word_comes_with_its_time_in_the_segment(service: ScriptedSe
 
 async def test_a_word_is_announced_no_later_than_its_audio(service: ScriptedService) -> None:
     seen_s = 0.0
-    for event in await _stream(LocalTTS(service), "One two three four five six seven eight nine ten."):
+    events = await _stream(LocalTTS(service), "One two three four five six seven eight nine ten.")
+    assert len(_times(events)) == 10
+    for event in events:
         for word in event.frame.userdata.get(USERDATA_TIMED_TRANSCRIPT, []):
             assert word.start_time >= seen_s - 1e-6
         seen_s += event.frame.duration

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory.extraction_eval import Dialogue, read
 from memory.ingestion.extraction import ExtractedFact, Extraction, NamedEntity, category_of
 from memory.ingestion.guards import guarded
-from memory.knowledge import USER_ENTITY_KEY, Category, TurnPart
+from memory.knowledge import USER_ENTITY_KEY, Category, Speaker, TurnPart
 from memory.limits import ENTITY_NAME_CHARS_MAX, FACT_CHARS_MAX, FACTS_PER_CHUNK_MAX
 from tests.support.heard import NOW, fact, guard, kept, turns
 
@@ -439,52 +439,75 @@ SPOKEN = (
     "I my User's user is not no never Leeds Omar brother cat order 4471 nuts allergic love hate if ? . , joking was he"
     " today Tuesday yes [noise] ich bin nicht Nüsse أنا حساسية mujhe"
 )
+TRUE = {
+    "I moved to Leeds.": fact("User moved to Leeds", "Leeds"),
+    "I prefer email.": fact("User prefers email", "email", category=PREFERENCES),
+    "My cat is called Biscuit.": fact("User's cat is called Biscuit", "Biscuit"),
+    "My order 4471 is late.": fact("User's order 4471 is late", "order 4471", category=ORDERS),
+}
 WORDS = st.sampled_from(SPOKEN.split())
 TEXTS = st.one_of(st.lists(WORDS, max_size=12).map(" ".join), st.text(max_size=40))
+TRUTHS = st.lists(st.sampled_from(sorted(TRUE)), min_size=1).map(" ".join)
+SPEAKERS: st.SearchStrategy[Speaker] = st.sampled_from(("user", "assistant", "other"))
 TURNS = st.lists(
     st.builds(
         TurnPart,
         turn_id=st.just("t"),
-        speaker=st.sampled_from(("user", "assistant", "other")),
-        text=TEXTS,
+        speaker=st.just("user") | SPEAKERS,
+        text=TRUTHS | TEXTS,
         said_at=st.just(NOW),
-        confidence=st.sampled_from((None, 0.0, 0.1, 0.95)),
+        confidence=st.sampled_from((None, 0.95, 0.1, 0.0)),
     ),
     max_size=5,
 )
-FACTS = st.lists(
-    st.builds(
-        ExtractedFact,
-        subject=st.one_of(st.sampled_from(("user", "Omar", "The user", "")), st.text(max_size=10)),
-        object=TEXTS,
-        relation=st.sampled_from(("LIVES_IN", "lives in", "", "x" * 70)),
-        text=TEXTS,
-        category=st.sampled_from(Category),
-        speaker=st.sampled_from(("user", "assistant", "other")),
-        valid_at=st.one_of(st.none(), st.datetimes().map(lambda moment: moment.replace(tzinfo=NOW.tzinfo))),
-        invalid_at=st.one_of(st.none(), st.datetimes().map(lambda moment: moment.replace(tzinfo=NOW.tzinfo))),
-        turns=st.lists(st.integers(-3, 8), max_size=4).map(tuple),
-    ),
-    max_size=5,
+MOMENTS = st.none() | st.datetimes().map(lambda moment: moment.replace(tzinfo=NOW.tzinfo))
+PLACES = st.lists(st.integers(-3, 8), max_size=4).map(tuple)
+MADE_UP = st.builds(
+    ExtractedFact,
+    subject=st.one_of(st.sampled_from(("user", "Omar", "The user", "")), st.text(max_size=10)),
+    object=TEXTS,
+    relation=st.sampled_from(("LIVES_IN", "lives in", "", "x" * 70)),
+    text=TEXTS,
+    category=st.sampled_from(Category),
+    speaker=SPEAKERS,
+    valid_at=MOMENTS,
+    invalid_at=MOMENTS,
+    turns=PLACES,
 )
 
 
-@given(TURNS, FACTS)
-def test_no_fact_survives_without_a_turn_of_the_users_and_guarding_twice_changes_nothing(
-    said: list[TurnPart], facts: list[ExtractedFact]
-) -> None:
-    once = guarded(Extraction((), tuple(facts)), said, reference_time=NOW, user_name="Dana")
-    for each in once.extraction.facts:
-        assert each.turns
-        assert all(said[place].speaker == "user" for place in each.turns)
-        assert each.speaker == "user"
-        assert {each.subject, each.object} <= {USER_ENTITY_KEY, *(e.name for e in once.extraction.entities)}
-    assert sum(once.dropped.values()) + len(once.extraction.facts) <= len(facts)
-    again = guarded(once.extraction, said, reference_time=NOW, user_name="Dana")
-    assert again.extraction == once.extraction
-    assert not again.dropped
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[list[TurnPart], list[ExtractedFact]]:
+    """Turns, and what an LLM says of them: the truth where one of them states it, and anything else."""
+    said = draw(TURNS)
+    stated = [(place, text) for place, turn in enumerate(said) for text in TRUE if text in turn.text]
+    true = [replace(TRUE[text], turns=(place,), speaker=draw(SPEAKERS)) for place, text in stated]
+    return said, draw(st.permutations([*true, *draw(st.lists(MADE_UP, max_size=3))]))
 
 
-@given(TURNS.map(lambda said: [replace(turn, speaker="assistant") for turn in said]), FACTS)
-def test_where_the_user_said_nothing_nothing_is_known(said: list[TurnPart], facts: list[ExtractedFact]) -> None:
+def test_no_fact_survives_without_a_turn_of_the_users_and_guarding_twice_changes_nothing() -> None:
+    survived: set[str] = set()
+
+    @given(calls())
+    def check(call: tuple[list[TurnPart], list[ExtractedFact]]) -> None:
+        said, facts = call
+        once = guarded(Extraction((), tuple(facts)), said, reference_time=NOW, user_name="Dana")
+        for each in once.extraction.facts:
+            survived.add(each.text)
+            assert each.turns
+            assert all(said[place].speaker == "user" for place in each.turns)
+            assert each.speaker == "user"
+            assert {each.subject, each.object} <= {USER_ENTITY_KEY, *(e.name for e in once.extraction.entities)}
+        assert sum(once.dropped.values()) + len(once.extraction.facts) <= len(facts)
+        again = guarded(once.extraction, said, reference_time=NOW, user_name="Dana")
+        assert again.extraction == once.extraction
+        assert not again.dropped
+
+    check()
+    assert survived
+
+
+@given(calls())
+def test_where_the_user_said_nothing_nothing_is_known(call: tuple[list[TurnPart], list[ExtractedFact]]) -> None:
+    said, facts = [replace(turn, speaker="assistant") for turn in call[0]], call[1]
     assert guarded(Extraction((), tuple(facts)), said, reference_time=NOW).extraction == Extraction()

@@ -89,7 +89,10 @@ async def test_a_bad_answer_is_cut_down_to_what_was_asked(
     llm: OpenAiLanguageModel, server: GraphLLM, twist: str
 ) -> None:
     server.trouble("chat", twist)
-    assert_asked(QUESTION, await resolve(llm, QUESTION))
+    verdict = await resolve(llm, QUESTION)
+    assert verdict.facts
+    assert verdict.entities
+    assert_asked(QUESTION, verdict)
 
 
 def assert_asked(question: Question, verdict: Verdict) -> None:

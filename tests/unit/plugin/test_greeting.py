@@ -46,8 +46,9 @@ async def test_a_greeting_is_told_it_in_a_message_of_its_own_that_is_in_no_histo
         assert lines(greeting) == lines(turn) == [EMAIL.text, YORK.text]
         assert strip_block(greeting.last_user) == ""
         assert [role for role, text in greeting.messages if OPEN in text] == ["user"]
-        assert not any(OPEN in (message.text_content or "") for message in made.session.history.messages())
-        assert not any(OPEN in text or EMAIL.text in text for _, text in await made.texts())
+        history = [message.text_content for message in made.session.history.messages()]
+        assert history == ["All right.", "Hello.", "All right."]
+        assert [text for _, text in await made.texts()] == history
 
 
 async def test_a_profile_that_comes_late_is_told_in_the_next_turn_and_nobody_waits_for_it() -> None:
@@ -119,6 +120,7 @@ async def test_without_facts_or_recall_there_is_no_block() -> None:
     async with call(retriever=ScriptedRetriever()) as made:
         await made.session.generate_reply(instructions="Greet the user.")
         await made.type("Hello.")
+        assert len(made.llm.requests) == 2
         assert all(OPEN not in text for request in made.llm.requests for _, text in request.messages)
         assert made.memory.counters["profile.empty"] == 1
 

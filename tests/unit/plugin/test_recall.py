@@ -71,6 +71,7 @@ async def test_L15_thirty_turns_pile_nothing_up() -> None:
         instructions = set()
         for number in range(30):
             await (made.type(f"typed {number}") if number % 2 else made.say(f"spoken {number}"))
+        assert len(made.llm.requests) == 30
         for request in made.llm.requests:
             check_one_block(request)
             instructions.add(request.texts("system")[0])
@@ -79,8 +80,9 @@ async def test_L15_thirty_turns_pile_nothing_up() -> None:
         assert len(history) == 60
         assert not any(OPEN in text for text in history)
         assert not any(OPEN in text or BISCUIT in text for _, text in await made.texts())
-        for entry in await made.entries():
-            assert BISCUIT not in entry.model_dump_json()
+        entries = await made.entries()
+        assert len(entries) == 60
+        assert not [entry for entry in entries if BISCUIT in entry.model_dump_json()]
 
 
 @pytest.mark.case("L15")
@@ -244,9 +246,9 @@ async def test_L09_P_silent_a_failing_recall_leaves_the_turn_alone(
         assert request.last_user == "I am diabetic, can I take it?"
         assert [text for _, text in await made.texts()] == ["I am diabetic, can I take it?", "All right."]
         assert made.memory.counters["recall.failed"] == 1
-    ours = [record.getMessage() for record in caplog.records if record.name.startswith("memory")]
-    assert not any("diabetic" in text for text in ours)
-    assert all(record.exc_info is None for record in caplog.records if record.name.startswith("memory"))
+    ours = [record for record in caplog.records if record.name.startswith("memory")]
+    assert ours
+    assert all(record.exc_info is None and "diabetic" not in record.getMessage() for record in ours)
 
 
 @pytest.mark.promise("P-silent")

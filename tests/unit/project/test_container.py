@@ -106,11 +106,12 @@ def test_nothing_is_fetched_by_address() -> None:
 
 
 def test_every_argument_is_used() -> None:
-    for stage in STAGES:
-        for argument in stage.of("ARG"):
-            (name,) = argument.assignments
-            users = [each for other in STAGES if argument in chain(other) for each in other.of("RUN")]
-            assert any(re.search(rf"\$\{{?{name}\b", each.text) for each in users), name
+    arguments = [argument for stage in STAGES for argument in stage.of("ARG")]
+    assert arguments
+    for argument in arguments:
+        (name,) = argument.assignments
+        users = [each for other in STAGES if argument in chain(other) for each in other.of("RUN")]
+        assert any(re.search(rf"\$\{{?{name}\b", each.text) for each in users), name
 
 
 def test_no_secret_is_built_in() -> None:
@@ -131,6 +132,7 @@ def copied() -> list[str]:
 
 
 def test_what_is_copied_is_there_and_sent_to_the_builder() -> None:
+    assert copied()
     for source in copied():
         files = [path for path in (ROOT / source, *(ROOT / source).rglob("*.py")) if path.is_file()]
         assert files, source
@@ -145,12 +147,13 @@ def test_nothing_else_is_sent_to_the_builder(path: str) -> None:
 
 
 def test_what_is_built_in_one_stage_is_copied_from_where_it_was_made() -> None:
-    for each in FINAL.of("COPY"):
-        if "from" in each.flags:
-            (stage,) = [stage for stage in STAGES if stage.name == each.flags["from"]]
-            made = " ".join(instruction.text for instruction in chain(stage))
-            (source, _) = each.words
-            assert source in made or source.removeprefix("/app/") in copied()
+    taken = [each for each in FINAL.of("COPY") if "from" in each.flags]
+    assert taken
+    for each in taken:
+        (stage,) = [stage for stage in STAGES if stage.name == each.flags["from"]]
+        made = " ".join(instruction.text for instruction in chain(stage))
+        (source, _) = each.words
+        assert source in made or source.removeprefix("/app/") in copied()
 
 
 # --- what it installs

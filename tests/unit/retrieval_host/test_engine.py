@@ -14,7 +14,7 @@ from memory.limits import (
     RECALL_TURNS_MAX,
     RECALL_YIELD_S_MAX,
 )
-from memory.models import MemoryEvent, Scope
+from memory.models import MemoryEvent, Record, Scope
 from memory.ports import ArchivedRecord, DamagedRecord, LogSlice, Selection
 from memory.retrieval import following
 from tests.support.recalls import TroubledLog, scope_of, settle, texts
@@ -557,6 +557,13 @@ async def test_one_users_trouble_keeps_nobody_else_from_being_followed(
 async def test_reading_on_raises_nothing_whatever_goes_wrong(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.say("Hello there.")
     await bench.recall(QUESTION)
-    monkeypatch.setattr(following, "as_turn", lambda _: 1 / 0)
+    raised: list[Record] = []
+
+    def failing(record: Record) -> None:
+        raised.append(record)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(following, "as_turn", failing)
     await bench.say(FACT)
     await bench.engine.read_on(scope_of())
+    assert raised

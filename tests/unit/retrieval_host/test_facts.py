@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from memory.limits import FACTS_CHECK_S, RECALL_FACTS, SNAPSHOT_TURNS_MIN
+from memory.limits import FACTS_CHECK_S, FOLLOW_POLL_S_MAX, RECALL_FACTS, SNAPSHOT_TURNS_MIN
 from memory.models import Recall, Scope
 from memory.ports import Selection
 from memory.retrieval.engine import RecallEngine
@@ -115,7 +115,7 @@ async def test_L30_P_current_what_was_a_joke_is_not_told_as_a_fact(side: Side) -
     await side.commit(fact("The user is not allergic to nuts", turns=["d2"], said_at=at(2), valid_at=at(2)))
     found = await side.ask("Am I allergic to anything?")
     assert told(found) == ["The user is not allergic to nuts"]
-    assert all(passage.changed for passage in found.passages if passage.id in ("d1", "d3"))
+    assert {passage.id: passage.changed for passage in found.passages} == {"d1": True, "d3": True}
 
 
 async def test_a_fact_that_has_not_begun_or_ends_by_itself_is_told_while_it_holds(side: Side) -> None:
@@ -255,7 +255,7 @@ async def test_what_nobody_announced_is_found_while_the_user_talks(side: Side) -
     await side.ask()
     await side.commit(YORK, announced=False)
     assert told(await side.ask()) == []
-    await side.bench.clock.advance(FACTS_CHECK_S + 1)
+    await side.bench.clock.advance(FACTS_CHECK_S + FOLLOW_POLL_S_MAX)
     assert told(await side.ask()) == [YORK.text]
 
 
@@ -322,7 +322,7 @@ async def test_a_restart_reads_the_changes_alone_and_makes_no_vector_anew(side: 
     engine = side.bench.another(snapshots=side.bench.snapshots(), facts=side.facts)
     found = await engine.recall(scope_of(), "Is my home in York?", limit=8, budget_ms=300)
     assert told(found)[0] == YORK.text
-    assert all(passage.changed for passage in found.passages if passage.id == "t1")
+    assert [passage.changed for passage in found.passages if passage.id == "t1"] == [True]
     assert side.facts.trouble.reads == [1]
     await side.bench.clock.advance(2)
     embedded = {text for call in side.bench.embedder.calls for text in call}

@@ -141,6 +141,8 @@ KEY_MOMENTS_MAX = 5
 
 # Variables by which libraries are told their threads: on a machine full of calls more of them only wait for each other.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# Set before onnxruntime is imported: else it keeps a device id in the home directory, and sends its maker what it does.
+ONNX_UNTOLD = ("ORT_DISABLE_TELEMETRY", "1")
 
 BLOCK_TOKENS_DEFAULT = 600
 CONTEXT_TOKENS_DEFAULT = 4_000

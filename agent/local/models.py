@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import re
 import unicodedata
 import zlib
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from agent.local.alignment import SpokenToken, Word, word_times
 from memory.extras import install
+from memory.limits import ONNX_UNTOLD
 
 LISTEN_RATE = 16_000
 TALK_RATE = 24_000
@@ -85,6 +87,7 @@ def check_installed() -> None:
 
 
 def _load(name: str) -> Any:
+    os.environ.setdefault(*ONNX_UNTOLD)  # each of them may bring it along
     try:
         return importlib.import_module(name)
     except (ImportError, OSError) as error:

@@ -21,6 +21,7 @@ import numpy as np
 
 from memory.errors import EmbedderUnavailable
 from memory.extras import install
+from memory.limits import ONNX_UNTOLD
 from memory.providers.minilm import IDS, SIGNED_SUM, sentence_model, signed_probe
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def _install_them() -> str:
 def _load(data_dir: Path | None) -> tuple[InferenceSession, Tokenizer]:
     # Tokenizing in threads of its own gains nothing for a text or eight, and warns when the process forks.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault(*ONNX_UNTOLD)
     try:
         import onnxruntime
         from tokenizers import Tokenizer

@@ -45,9 +45,14 @@ def test_help_and_wrong_usage_import_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("command", ["demo", "chat", "call", "ingest", "doctor", "download-files"])
+def commands() -> dict[str, argparse.ArgumentParser]:
+    [found] = [action for action in cli._parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(found.choices)
+
+
+@pytest.mark.parametrize("command", sorted(commands()))
 def test_every_command_can_be_imported_and_run(command: str) -> None:
-    module = importlib.import_module(f"agent.commands.{command.replace('-', '_')}")
+    module = importlib.import_module(commands()[command].get_default("module"))
     assert callable(module.run)
 
 

@@ -5,11 +5,7 @@ Above: everything that can miss one. Below: nothing.
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 PROJECT = "livekit-unified-memory"
 _CHECKOUT = Path(__file__).parents[1]
@@ -21,6 +17,12 @@ def install(extra: str) -> str:
 
 
 def _requirement(extra: str) -> str:
+    # Only here: who misses nothing, such as the embedded server's supervisor, is to stay small.
+    import importlib.metadata
+    import json
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
     try:
         told = importlib.metadata.distribution(PROJECT).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:  # not installed: found on the module path

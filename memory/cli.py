@@ -140,6 +140,7 @@ async def host(settings: Settings) -> int:
     await asyncio.to_thread(prepare, settings.data_dir)
     role = HostRole(recall_host(settings), idle_s=settings.host_idle_seconds)
     if not role.try_take():
+        logger.info("Another process is the recall host of this data directory.")
         return 0
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -95,7 +95,7 @@ async def run(arguments: argparse.Namespace, llm: LanguageModel, cost_usd: Calla
 
     Raises:
         DialogueError: an input is wrong.
-        ProviderRefused: key, model or account.
+        ProviderRefused, ProviderUnavailable: key, model or account; it never answers.
     """
     dialogues = await asyncio.to_thread(read, arguments.dialogues)
     result = await evaluate(dialogues, llm, cost_usd)
@@ -143,12 +143,14 @@ async def evaluate(
 
     Raises:
         ProviderRefused: from the LLM. Other faults of its are tried again, then count as a dialogue without facts.
+        ProviderUnavailable: it has never answered, however often it was tried.
     """
     gate = asyncio.Semaphore(AT_ONCE)
+    answers = asyncio.Event()
 
     async def one(dialogue: Dialogue) -> Outcome:
         async with gate:
-            return await _outcome(dialogue, llm, sleep)
+            return await _outcome(dialogue, llm, answers, sleep)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -178,7 +180,9 @@ async def evaluate(
     }
 
 
-async def _outcome(dialogue: Dialogue, llm: LanguageModel, sleep: Callable[[float], Awaitable[None]]) -> Outcome:
+async def _outcome(
+    dialogue: Dialogue, llm: LanguageModel, answers: asyncio.Event, sleep: Callable[[float], Awaitable[None]]
+) -> Outcome:
     from memory.ingestion.extraction import extract
     from memory.ingestion.guards import guarded
 
@@ -186,11 +190,15 @@ async def _outcome(dialogue: Dialogue, llm: LanguageModel, sleep: Callable[[floa
     for attempt in range(ATTEMPTS_MAX):
         try:
             extraction = await extract(llm, turns, reference_time=now, user_name=dialogue.user_name)
+            answers.set()
             break
         except ProviderUnavailable as error:
-            await sleep(min(error.retry_after_s or BACKOFF_S * 2**attempt, BACKOFF_S_MAX))
+            if attempt + 1 < ATTEMPTS_MAX:
+                await sleep(min(error.retry_after_s or BACKOFF_S * 2**attempt, BACKOFF_S_MAX))
+            elif not answers.is_set():
+                raise
         except ProviderAnswerInvalid:
-            continue
+            answers.set()
     else:
         return Outcome(dialogue, (), (), 0, Counter(), failed=True)
     kept = guarded(extraction, turns, reference_time=now, user_name=dialogue.user_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from pathlib import Path
@@ -117,8 +118,24 @@ async def test_waits_for_an_llm_that_is_away_and_counts_dialogues_it_never_answe
     assert (result["failed"], slept) == (0, [7])
     result = await evaluate(dialogues, Scripted(bad, bad, bad, bad), cost_usd, sleep)
     assert (result["failed"], result["overall"]["recall"]) == (1, 0.0)
+    result = await evaluate(dialogues * 2, Scripted(FOUND, *[busy] * 4), cost_usd, sleep)
+    assert result["failed"] == 1
     with pytest.raises(ProviderRefused):
         await evaluate(dialogues, Scripted(ProviderRefused("key")), cost_usd, sleep)
+
+
+async def test_an_llm_that_never_answers_is_given_up_on(tmp_path: Path) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await asyncio.sleep(0)
+
+    dialogues = read(written(tmp_path, ONE)) * 20
+    away = ProviderUnavailable("It can't be reached. Check OPENAI_BASE_URL.")
+    with pytest.raises(ProviderUnavailable, match="Check OPENAI_BASE_URL"):
+        await evaluate(dialogues, Scripted(*[away] * 80), cost_usd, sleep)
+    assert sum(slept) <= 2 * 4 * (2 + 4 + 8), "the others were not asked for"
 
 
 @pytest.mark.parametrize(

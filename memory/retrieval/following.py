@@ -64,6 +64,7 @@ class FollowedUser(HeldTurns):
         self.ailing = False  # the last catch-up failed, or was waited for in vain
         self.users = 0  # recalls that hold this now
         self.used_s = self.changed_s = self.saved_s = self.read_s = sources.clock.monotonic()
+        self.not_saved_before_s = float("-inf")  # where the last attempt failed
         self.unsaved = 0  # turns and vectors that the snapshot lacks
         self.verified = 0
         self._ticks = 0

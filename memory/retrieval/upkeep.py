@@ -70,9 +70,11 @@ class Upkeep:
     async def save(self, users: Iterable[FollowedUser]) -> None:
         """Write snapshots of these; what can't be written is told, and no more."""
         for user in users:
+            user.not_saved_before_s = self._clock.monotonic() + SNAPSHOT_EVERY_S  # unless it goes well
             try:
                 if await user.save():
                     self._counters.add("snapshot.written")
+                user.not_saved_before_s = float("-inf")
             except OSError as error:
                 logger.warning("A snapshot of recall can't be written: %s", error.strerror or type(error).__name__)
             except VoiceMemoryError as error:
@@ -118,6 +120,7 @@ class Upkeep:
             for user in self._users.values()
             if user.unsaved >= SNAPSHOT_TURNS_MIN
             and user.settled
+            and now_s >= user.not_saved_before_s
             and (now_s - user.changed_s >= SNAPSHOT_QUIET_S or now_s - user.saved_s >= SNAPSHOT_EVERY_S)
         ][:1]  # one a round: the disk is shared
 

@@ -6,11 +6,18 @@ import asyncio
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memory.errors import SnapshotError
-from memory.limits import SNAPSHOT_KEEP_S, SNAPSHOT_QUIET_S, SNAPSHOT_SWEEP_S, SNAPSHOT_TURNS_MIN
+from memory.limits import (
+    SNAPSHOT_EVERY_S,
+    SNAPSHOT_KEEP_S,
+    SNAPSHOT_QUIET_S,
+    SNAPSHOT_SWEEP_S,
+    SNAPSHOT_TURNS_MIN,
+)
 from memory.models import Recall
 from memory.ports import Selection
 from memory.retrieval.engine import RecallEngine
@@ -250,6 +257,32 @@ async def test_a_disk_that_can_not_be_written_costs_the_snapshots_only(
 
 
 # -- the files themselves
+
+
+async def test_a_snapshot_that_can_not_be_written_is_tried_again_later_and_is_no_other_users_trouble(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write, tried = SnapshotStore.write, list[str]()
+
+    async def refusing(store: SnapshotStore, header: SnapshotHeader, body: bytes, **rest: Any) -> bool:
+        tried.append(header.scope.user_id)
+        if header.scope == scope_of():
+            raise OSError(28, "No space left on device")
+        return await write(store, header, body, **rest)
+
+    monkeypatch.setattr(SnapshotStore, "write", refusing)
+    engine, ben = bench.another(snapshots=bench.snapshots()), scope_of("ben")
+    await bench.say(*TURNS)
+    await bench.say(*TURNS, scope=ben, user="ben")
+    await recall(engine)
+    await engine.recall(ben, QUESTION, limit=8, budget_ms=300)
+    await until(lambda: "ben" in tried, bench)
+    for _ in range(int(SNAPSHOT_EVERY_S) - 1):
+        await bench.clock.advance(1)
+        await asyncio.sleep(0.001)
+    assert tried.count("ana") <= 2
+    assert caplog.text.count("can't be written") <= 2
+    await engine.aclose()
 
 
 def header(user: str = "ana", **fields: object) -> SnapshotHeader:

@@ -110,20 +110,28 @@ class Archiver:
         """Move what is pending now; returns how many records left the log, set aside ones and repetitions included.
 
         Raises:
-            StoreUnavailable: a store is away; the rest stays in the log.
+            StoreUnavailable: a store is away, and the rest stays in the log; or for somebody's log alone, of which the
+                next one moves less at a time.
             StoreFault: somebody's log could not be moved; everybody else's was.
         """
-        moved, done, fault = 0, set[Scope](), None
+        moved = away = 0
+        done, failure = set[Scope](), None
         while scopes := [scope for scope in await self._pending(len(done)) if scope not in done]:
             for scope in scopes:
                 done.add(scope)
+                trouble = self._trouble.get(scope) or _Trouble()
                 try:
-                    moved += await self._move_all(scope)
-                except StoreFault as error:
-                    self._count(error)
-                    fault = error
-        if fault is not None:
-            raise fault
+                    moved += await self._move_all(scope, limit=trouble.limit)
+                except Exception as error:
+                    failure, away = error, away + 1 if isinstance(error, StoreUnavailable) else 0
+                    self._hold(scope, trouble, error)
+                    if away >= _AWAY_USERS:
+                        raise
+                else:
+                    away = 0
+                    self._relieve(scope, trouble)
+        if failure is not None:
+            raise failure
         return moved
 
     def _pause_s(self, moved: int) -> float:
@@ -191,16 +199,15 @@ class Archiver:
 
     # -- records
 
-    async def _move_all(self, scope: Scope) -> int:
-        """Move what the log holds now; what is appended meanwhile may stay."""
+    async def _move_all(self, scope: Scope, *, limit: int) -> int:
+        """Move what the log holds now, ``limit`` records at a time; what is appended meanwhile may stay."""
         target = (await _timed(self._log.read(scope, after="", limit=0))).last
         moved, through = 0, ""
         while True:
-            part = await _timed(self._log.read(scope, after=through, limit=LOG_READ_MAX))
+            part = await _timed(self._log.read(scope, after=through, limit=limit))
             moved += await self._take(scope, part)
             through = _last_of(part)
             if not through or through >= target:
-                self._waiting.pop(scope, None)
                 return moved
 
     async def _move(self, scope: Scope, *, limit: int) -> int:

@@ -19,8 +19,8 @@ from memory.limits import (
     ARCHIVE_POLL_IDLE_S,
     ARCHIVE_POLL_S,
     ARCHIVE_USERS_MAX,
-    RECALL_YIELD_S_MAX,
     LOG_READ_MAX,
+    RECALL_YIELD_S_MAX,
 )
 from memory.models import Record, Scope
 from memory.ports import DamagedRecord, LogRecord, LogSlice, Selection
@@ -261,6 +261,33 @@ async def test_P_durable_only_the_archives_word_trims_the_log(
         archive.away = lambda scope, size: False
         await until(lambda: log.confirmed != [])
     assert await stored(archive, scope) == said
+
+
+async def test_one_users_log_that_takes_too_long_keeps_no_other_from_being_drained(
+    archiver: Archiver, log: Log, archive: Moody
+) -> None:
+    slow, others = new_scope(), [new_scope(), new_scope()]
+    for scope in (slow, *others):
+        await log.say(scope, turns(9))
+    archive.away = lambda scope, size: scope == slow and size > 3
+    with pytest.raises(StoreUnavailable):
+        await archiver.drain()
+    assert [len(await stored(archive, scope)) for scope in (slow, *others)] == [0, 9, 9]
+    for _ in range(10):  # of which each moves less at a time
+        with contextlib.suppress(StoreUnavailable):
+            await archiver.drain()
+    assert len(await stored(archive, slow)) == 9
+
+
+async def test_a_drain_asks_an_archive_that_is_away_for_two_users_and_not_for_all(
+    archiver: Archiver, log: Log, archive: Moody
+) -> None:
+    for _ in range(5):
+        await log.say(new_scope(), turns(1))
+    archive.away = lambda scope, size: True
+    with pytest.raises(StoreUnavailable):
+        await archiver.drain()
+    assert len(archive.calls) == 2
 
 
 async def test_a_confirmation_that_failed_costs_a_repetition_only(archiver: Archiver, log: Log, archive: Moody) -> None:

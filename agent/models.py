@@ -138,7 +138,8 @@ def _on_transcript(listener: Any, event: UserInputTranscribedEvent) -> None:
 
 
 def _endings(listener: Any, *, room: bool) -> dict[str, Any]:
-    if not room:  # not worth loading a model for
+    if not room:  # not worth loading a model for, so that nothing waits for the listener's words
+        listener.more_s = 0.0
         return {"turn_detection": "vad", "endpointing": {"min_delay": PAUSE_S}}
     from agent.endings import FINISHED_S, UNFINISHED_S, EndOfTurn
 

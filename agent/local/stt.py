@@ -3,7 +3,8 @@
 While somebody speaks, what was said so far is heard every 0.6 s (interims). As soon as the voice pauses, the whole is
 heard at once, without waiting for the end: that guess is sent as a preflight transcript, and is the final one if the
 pause turns out to be the end. Who evidently has not said everything (``unfinished``) is given more time, and what comes
-in it is heard as one with what was before. Above: worker, chat, call. Below: client, unfinished.
+in it is heard as one with what was before; not where turns end without waiting for the words, whose first half would
+else be answered. Above: worker, chat, call. Below: client, unfinished.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class LocalSTT(stt.STT):  # type: ignore[type-arg] # livekit leaves it open too
         self.client = client
         self.clock = clock or SystemClock()
         self.preflight = preflight
+        self.more_s = MORE_S  # 0 where nobody waits for ``told``
         self.vad = voice or inference.VAD(min_silence_duration=SILENCE_S)
         self._warming: asyncio.Task[None] | None = None
         self._streams: weakref.WeakSet[LocalSpeechStream] = weakref.WeakSet()
@@ -188,6 +190,7 @@ class LocalSpeechStream(stt.RecognizeStream):
         self._clock = parent.clock
         self._vad = parent.vad
         self._preflight = parent.preflight
+        self._more_s = parent.more_s
         self._utterance: _Utterance | None = None
         self._interim: asyncio.Task[None] | None = None
         self._interim_took_s = 0.0
@@ -249,13 +252,16 @@ class LocalSpeechStream(stt.RecognizeStream):
         elif event.type == vad.VADEventType.END_OF_SPEECH:
             ended = time.time() - event.silence_duration - event.inference_duration
             transcript = await self._heard(self._utterance)
-            if is_unfinished(transcript.text):
+            if self._breaks_off(transcript):
                 self._waiting = asyncio.create_task(self._wait_for_more(self._utterance, transcript, ended))
             else:
                 self._finish(self._utterance, transcript, ended)
 
+    def _breaks_off(self, transcript: Transcript) -> bool:
+        return self._more_s > 0 and is_unfinished(transcript.text)
+
     async def _wait_for_more(self, utterance: _Utterance, transcript: Transcript, ended: float) -> None:
-        await self._clock.sleep(MORE_S)
+        await self._clock.sleep(self._more_s)
         self._waiting = None
         self._finish(utterance, transcript, ended)
 
@@ -297,7 +303,7 @@ class LocalSpeechStream(stt.RecognizeStream):
         if self._preflight and transcript.text and self._utterance is utterance:
             utterance.shown = True
             # What breaks off is worth remembering something for, and no reply.
-            kind = _Event.INTERIM_TRANSCRIPT if is_unfinished(transcript.text) else _Event.PREFLIGHT_TRANSCRIPT
+            kind = _Event.INTERIM_TRANSCRIPT if self._breaks_off(transcript) else _Event.PREFLIGHT_TRANSCRIPT
             self._event_ch.send_nowait(_event(kind, transcript))
         return transcript
 

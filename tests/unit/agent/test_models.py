@@ -12,6 +12,7 @@ from livekit.agents import utils
 
 from agent.endings import FINISHED_S, UNFINISHED_S
 from agent.local.models import PACKAGES
+from agent.local.stt import MORE_S, LocalSTT
 from agent.models import NO_LLM, PAUSE_S, Models, ModelUnavailable, announcement, build, describe, new_session
 from agent.settings import load
 
@@ -120,9 +121,12 @@ async def test_a_turn_of_the_local_listener_outlasts_the_pauses_of_a_sentence(
 ) -> None:
     require(*PACKAGES, extra="local")
     models = made({})
+    assert isinstance(models.stt, LocalSTT)
     endings = new_session(models, room=True).options.turn_handling["endpointing"]
     assert (endings["min_delay"], endings["max_delay"]) == (FINISHED_S, UNFINISHED_S)
+    assert models.stt.more_s == MORE_S
     assert new_session(models).options.turn_handling["endpointing"]["min_delay"] == PAUSE_S
+    assert models.stt.more_s == 0  # the turn would end before the words are there
     assert PAUSE_S > 0.4 < UNFINISHED_S
     assert not caplog.records
     await models.aclose()

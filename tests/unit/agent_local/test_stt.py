@@ -62,11 +62,14 @@ class ScriptedVoiceStream(vad.VADStream):
 class Call:
     """A stream under test, and its events as they come."""
 
-    def __init__(self, service: ScriptedService, *, preflight: bool = True, max_retry: int = 0) -> None:
+    def __init__(
+        self, service: ScriptedService, *, preflight: bool = True, max_retry: int = 0, more_s: float = MORE_S
+    ) -> None:
         self.service = service
         self.vad = ScriptedVoice()
         self.clock = ManualClock()
         self.stt = LocalSTT(service, preflight=preflight, voice=self.vad, clock=self.clock)
+        self.stt.more_s = more_s
         self.stream: LocalSpeechStream = self.stt.stream(
             conn_options=APIConnectOptions(max_retry=max_retry, retry_interval=0)
         )
@@ -243,6 +246,23 @@ async def test_who_breaks_off_and_says_no_more_is_waited_for_only_so_long(call: 
     call.end()
     assert (await call.next_kinds(3))[1:] == [Kind.START_OF_SPEECH, Kind.END_OF_SPEECH]
     assert (await call.next()).alternatives[0].text == "What next?"
+
+
+async def test_nobody_is_waited_for_where_turns_end_without_the_words(service: ScriptedService) -> None:
+    call = Call(service, more_s=0.0)
+    await call.begin()
+    call.service.heard = ["My number is 555-1234."]
+    call.start()
+    call.pause(0.12)
+    call.end()
+    assert await call.next_kinds(4) == [
+        Kind.START_OF_SPEECH,
+        Kind.PREFLIGHT_TRANSCRIPT,
+        Kind.END_OF_SPEECH,
+        Kind.FINAL_TRANSCRIPT,
+    ]
+    await call.stream.aclose()
+    await call.stt.aclose()
 
 
 async def test_the_end_of_the_sound_loses_no_sentence_that_broke_off(call: Call) -> None:

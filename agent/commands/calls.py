@@ -80,7 +80,8 @@ class CallTeller:
         session.on("close", self._on_close)
 
     def ready(self, talk: Conversation, start_ms: float, models: Mapping[str, str]) -> None:
-        """The session has started."""
+        """The session has started: the call's time begins."""
+        self._began_at = time.time()
         self._talk, self._remembered = talk, Remembered(talk.memory)
         self._event(
             "ready", session=talk.session_id, user=talk.scope.user_id, start_ms=round(start_ms, 1), models=models

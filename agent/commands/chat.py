@@ -199,6 +199,9 @@ class _Chat:
             self._output.event("memory", block=self._block, turns=told)
             return
         self._output.line(self._block or "(There was no memory block in front of the last answer.)")
+        if not turns:
+            self._output.line(f"Nothing is remembered of {self._talk.scope.user_id}.")
+            return
         self._output.line(f"Remembered of {self._talk.scope.user_id}, the last {len(turns)} turns:")
         for each in turns:
             when = each.timestamp.astimezone().strftime("%Y-%m-%d %H:%M")

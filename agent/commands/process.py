@@ -137,6 +137,11 @@ class _Private(logging.Formatter):
         return _ANSWER.sub(r"\1", super().format(record)).rstrip()
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record tells more than that one of livekit's tasks failed: the commands say why, and what to do."""
+    return not (record.name == "livekit.agents" and str(record.msg).startswith("Error in _"))
+
+
 class _Plain(_Private):
     """One line a record: a traceback helps only who asked for it (``--verbose``)."""
 
@@ -149,6 +154,8 @@ def configure_logging(*, verbose: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     layout = "%(levelname)s %(name)s: %(message)s"
     handler.setFormatter(_Private("%(asctime)s " + layout) if verbose else _Plain(layout))
+    if not verbose:
+        handler.addFilter(_is_news)
     logging.basicConfig(level=logging.INFO if verbose else logging.ERROR, handlers=[handler], force=True)
     for name in ("memory", "agent"):
         logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from typing import Any, cast
 
 import numpy as np
@@ -113,6 +114,14 @@ async def test_people_get_lines() -> None:
     caller, agent = hall.shown().splitlines()
     assert "caller  Hello.  (voice)" in caller
     assert "agent   Hello yourself.  (voice, memory -, voice to voice 500 ms)" in agent
+
+
+async def test_a_calls_time_begins_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading = iter([time.time() - 60])
+    monkeypatch.setattr(time, "time", lambda now=time.time: next(loading, None) or now())
+    hall = Hall(as_json=False)
+    hall.add("user", "Hello.")
+    assert hall.shown().startswith("[  0.0 s] caller  Hello.")
 
 
 async def test_a_call_without_a_word_is_told(capsys: pytest.CaptureFixture[str]) -> None:

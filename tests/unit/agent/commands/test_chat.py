@@ -202,9 +202,10 @@ async def test_a_memory_that_is_off_is_no_reason_not_to_talk(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MEMORY_ENABLED", "false")
-    code, text = await talk("I live in Oslo.")
+    code, text = await talk("I live in Oslo.", "/memory")
     assert code == 0
     assert "Oslo" in text
+    assert text.endswith("\nNothing is remembered of me.\n")
     assert "nothing is remembered" in capsys.readouterr().err
 
 

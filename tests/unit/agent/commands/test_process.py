@@ -137,6 +137,25 @@ def test_what_a_model_server_answers_is_not_logged(verbose: bool) -> None:
     assert "secret" not in found.stderr
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_livekit_says_of_its_tasks_is_for_who_asks(verbose: bool) -> None:
+    program = (
+        "import asyncio, logging\n"
+        "from livekit.agents.utils import log_exceptions\n"
+        "from agent.commands.process import configure_logging\n"
+        f"configure_logging(verbose={verbose})\n"
+        "from livekit.agents.log import logger\n"
+        "@log_exceptions(logger=logger)\n"
+        "async def _llm_task(): raise ValueError\n"
+        "async def main(): await asyncio.gather(_llm_task(), return_exceptions=True)\n"
+        "asyncio.run(main())\n"
+        "logger.error('something else')\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=END_S, check=True, text=True)
+    assert ("Error in _llm_task" in found.stderr) == verbose
+    assert "something else" in found.stderr
+
+
 def test_closed_streams_are_no_trap_for_sockets() -> None:
     program = (
         "import os; os.close(0); os.close(1)\n"

@@ -61,8 +61,10 @@ class Turns:
         """
         text = item.text_content or ""
         mode = self._mode = self._mode_of(item, text, speech)
-        language, self._heard_language = self._heard_language if mode == "voice" else "", ""
-        self._finals, self._interim = [], ""
+        language = ""
+        if mode == "voice":  # what is typed meanwhile ends no spoken turn
+            language, self._heard_language = self._heard_language, ""
+            self._finals, self._interim = [], ""
         if speech is not None and speech.user_item_id is None:
             speech.user_item_id, speech.modality = item.id, mode
         self._asked_at = _ended_at(item)

@@ -258,6 +258,19 @@ def test_a_language_tag_more_or_less_is_no_switch() -> None:
         assert entry_of(records).language == code
 
 
+@pytest.mark.promise("P-both")
+def test_P_both_what_is_typed_before_a_spoken_turn_has_ended_takes_nothing_of_it() -> None:
+    made = turns()
+    made.transcribed(heard("hello", language="en"))
+    made.user(user("hello", transcript_confidence=0.9), None)
+    made.transcribed(heard("quiero pagar", language="es"))
+    typed = entry_of(made.user(user("order 1042"), Speech("text")))
+    assert made.transcribed(heard("hoy", language=None, final=False)) == "quiero pagar hoy"
+    spoken = entry_of(made.user(user("quiero pagar hoy", transcript_confidence=0.9), None))
+    assert (typed.mode, typed.language) == ("text", "")
+    assert (spoken.mode, spoken.language, spoken.language_switched) == ("voice", "es", True)
+
+
 def test_a_turn_whose_language_nobody_tells_keeps_the_last_one_for_comparing() -> None:
     made = turns()
     for code, switched in (("en", False), (None, False), ("fr", True)):

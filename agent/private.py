@@ -72,9 +72,12 @@ def _masked(value: Any) -> Any:
         return value
     if isinstance(value, str):
         return mask(value)
-    if isinstance(value, dict | list | tuple):
-        return mask(json.dumps(value, default=str, ensure_ascii=False))
-    return mask(f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else str(value))
+    try:
+        if isinstance(value, dict | list | tuple):
+            return mask(json.dumps(value, default=str, ensure_ascii=False))
+        return mask(f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else str(value))
+    except Exception:
+        return type(value).__name__
 
 
 _filter = PrivateFilter()

@@ -140,6 +140,22 @@ def test_a_line_of_whatever_kind_is_masked_and_none_raises(printed: tuple[loggin
     assert "%d calls of %s" in stream.getvalue()
 
 
+class Unwritable:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("value", [{(1, 2): NUMBER}, Unwritable(), [Unwritable()]])
+def test_what_can_not_be_written_is_told_by_its_kind(
+    printed: tuple[logging.Logger, io.StringIO], value: object
+) -> None:
+    """What raises here would end the thread that brings a job's records to its worker."""
+    logger, stream = printed
+    logger.warning("seen", extra={"what": value})
+    assert "5105550123" not in stream.getvalue()
+    assert type(value).__name__ in stream.getvalue()
+
+
 @pytest.mark.parametrize(
     ("text", "masked"),
     [

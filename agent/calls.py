@@ -257,15 +257,8 @@ class CallRegistry:
 
 
 async def _open(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> RedisLink:
-    url = wiring.redis_url(settings)
-    if url is not None:
-        link = await RedisLink.open(url)
-    else:
-        from memory.stores.embedded import EmbeddedServer
-
-        server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
-        closers.append(server.aclose)
-        link = await RedisLink.open(await server.ensure(), on_lost=server.ensure)
+    url, on_lost = await wiring.redis_place(settings, closers)
+    link = await RedisLink.open(url, on_lost=on_lost)
     closers.append(link.aclose)
     return link
 

@@ -146,19 +146,31 @@ async def open_sessions(settings: Settings, closers: list[Callable[[], Awaitable
     """
     from memory.stores.redis import RedisSessionStore
 
+    url, on_lost = await redis_place(settings, closers)
+    store = await RedisSessionStore.connect(url, on_lost=on_lost)
+    closers.append(store.aclose)
+    if on_lost is None:  # the embedded server is configured by us
+        await _warn_or_refuse(store, settings)
+    return store
+
+
+async def redis_place(
+    settings: Settings, closers: list[Callable[[], Awaitable[None]]]
+) -> tuple[str, Callable[[], Awaitable[object]] | None]:
+    """Redis by URL, or the embedded server, started if need be and held until closed: where it is, and what brings it
+    back when it is lost.
+
+    Raises:
+        EmbeddedServerUnavailable: it can't run here.
+    """
     url = redis_url(settings)
     if url is not None:
-        store = await RedisSessionStore.connect(url)
-        closers.append(store.aclose)
-        await _warn_or_refuse(store, settings)
-        return store
+        return url, None
     from memory.stores.embedded import EmbeddedServer
 
     server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
     closers.append(server.aclose)
-    store = await RedisSessionStore.connect(await server.ensure(), on_lost=server.ensure)
-    closers.append(store.aclose)
-    return store
+    return await server.ensure(), server.ensure
 
 
 async def _warn_or_refuse(store: Sessions, settings: Settings) -> None:

@@ -17,7 +17,7 @@ from memory.ingestion.import_lines import Target
 from memory.privacy.intake import Intake
 from memory.privacy.redaction import CardRedactor
 from memory.settings import Settings
-from memory.wiring import open_archive, open_sessions, redis_url
+from memory.wiring import open_archive, open_sessions, redis_place
 
 
 async def run_import(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -47,15 +47,9 @@ async def run_import(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 async def _open_log(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> importing.ImportLog:
-    from memory.stores.embedded import EmbeddedServer
     from memory.stores.log_import import RedisLogImport
 
-    url = redis_url(settings)
-    if url is not None:
-        log = await RedisLogImport.connect(url)
-    else:
-        server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
-        closers.append(server.aclose)
-        log = await RedisLogImport.connect(await server.ensure(), on_lost=server.ensure)
+    url, on_lost = await redis_place(settings, closers)
+    log = await RedisLogImport.connect(url, on_lost=on_lost)
     closers.append(log.aclose)
     return log

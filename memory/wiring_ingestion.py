@@ -27,14 +27,13 @@ from memory.ingestion.tools import Tools
 from memory.ingestion.worker import FactsPart, IngestWork, Knowledge, Part
 from memory.limits import INGEST_REDELIVERY_S
 from memory.settings import Settings
-from memory.wiring import open_archive, open_sessions, open_summarizer, redis_url
+from memory.wiring import open_archive, open_sessions, open_summarizer, redis_place, redis_url
 
 if TYPE_CHECKING:
     from memory.ingestion.tasks import TaskEngine
     from memory.knowledge_ports import FactNotices
     from memory.ports import Embedder
     from memory.stores.chunks_sql import SqlChunkStore
-    from memory.stores.embedded import EmbeddedServer
     from memory.stores.graph.store import FalkorGraphStore
     from memory.stores.sql import SqlArchive
     from memory.wiring import Sessions
@@ -117,7 +116,8 @@ async def open_ingestion(
             clock, None if skipped(settings) else _opener(settings, stores, counters, closers), skipped(settings)
         )
         work = _work(settings, stores, facts, counters, closers)
-        engine = TaskEngine(await engine_url(settings, closers), work, counters, redelivery_s=redelivery_s)
+        url, _ = await redis_place(settings, closers)
+        engine = TaskEngine(url, work, counters, redelivery_s=redelivery_s)
         await engine.check()
         return Ingestion(engine, facts, counters, stores.chunks, stores.sessions, closers)
     except BaseException:
@@ -337,7 +337,10 @@ async def graph_place(settings: Settings, closers: Closers) -> GraphPlace:
 
     if (url := graph_url(settings)) is not None:
         return GraphPlace(url, graph_password(settings), None, "FalkorDB")
-    server = _embedded_server(settings, closers)
+    from memory.stores.embedded import EmbeddedServer
+
+    server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
+    closers.append(server.aclose)
     return GraphPlace(await server.ensure(), None, server.ensure, "the embedded FalkorDB")
 
 
@@ -355,17 +358,3 @@ def checker(where: GraphPlace, ingestor: Ingestor | None = None) -> Callable[[],
         return "FalkorDB connected"
 
     return check
-
-
-async def engine_url(settings: Settings, closers: Closers) -> str:
-    """Where the task engine's keys are: Redis by URL, or the embedded server, held until closed."""
-    url = redis_url(settings)
-    return url if url is not None else await _embedded_server(settings, closers).ensure()
-
-
-def _embedded_server(settings: Settings, closers: Closers) -> EmbeddedServer:
-    from memory.stores.embedded import EmbeddedServer
-
-    server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
-    closers.append(server.aclose)
-    return server

@@ -24,13 +24,7 @@ local now = now_ms()
 local known = redis.call('HMGET', user, 'last', 'user')
 local last = known[1] or ''
 for at = 6, #ARGV, 3 do
-  local ms, n = now, 0
-  if last ~= '' then
-    local last_ms, last_n = tonumber(string.sub(last, 1, 16)), tonumber(string.sub(last, 18))
-    if ms <= last_ms then ms, n = last_ms, last_n + 1 end
-    if n > 1023 then ms, n = ms + 1, 0 end
-  end
-  local position = text(ms, n)
+  local position = text(behind(last, now))
   redis.call('ZADD', log, 0, position .. '|' .. last .. '|' .. ARGV[at] .. '|' .. ARGV[at + 1] .. '|' .. ARGV[at + 2])
   last = position
 end

@@ -20,6 +20,16 @@ local function now_ms()
 end
 local function whole(n) return string.format('%.0f', n) end
 local function text(ms, n) return string.format('%016.0f-%06d', ms, n) end
+-- The next position of a log: now, and in any case behind its last one.
+local function behind(last, now)
+  local ms, n = now, 0
+  if last ~= '' then
+    local last_ms, last_n = tonumber(string.sub(last, 1, 16)), tonumber(string.sub(last, 18))
+    if ms <= last_ms then ms, n = last_ms, last_n + 1 end
+    if n > 1023 then ms, n = ms + 1, 0 end
+  end
+  return ms, n
+end
 -- Once a minute, and for a key that is new: a read of a session in use then writes nothing.
 local function touch(session, entries, events, ids, sessions, sid, now, ttl)
   local keys = {session, entries, events, ids}
@@ -84,12 +94,7 @@ local known = redis.call('HMGET', user, 'last', 'user')
 local last = known[1] or ''
 
 local function put(record_id, body, timeline, kept)
-  local ms, n = now, 0
-  if last ~= '' then
-    local last_ms, last_n = tonumber(string.sub(last, 1, 16)), tonumber(string.sub(last, 18))
-    if ms <= last_ms then ms, n = last_ms, last_n + 1 end
-    if n > 1023 then ms, n = ms + 1, 0 end
-  end
+  local ms, n = behind(last, now)
   local position = text(ms, n)
   local member = position .. '|' .. last .. '|' .. us .. '|' .. sid .. '|' .. body
   redis.call('ZADD', log, 0, member)

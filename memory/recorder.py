@@ -16,7 +16,14 @@ from typing import Any, Protocol, TypeVar
 from memory.backlog import Backlog, cancelled, finished_within
 from memory.clock import Clock
 from memory.counters import Counters
-from memory.errors import NotTheWriter, SessionOwnership, SpoolUnusable, StoreFault, StoreUnavailable
+from memory.errors import (
+    NotTheWriter,
+    SessionOwnership,
+    SpoolUnusable,
+    StoreFault,
+    StoreUnavailable,
+    VoiceMemoryError,
+)
 from memory.limits import (
     RECORD_COURTESY_S,
     RECORD_QUEUE_MAX,
@@ -240,11 +247,11 @@ class Recorder:
             await self._backlog.changed()
 
     async def _run(self, sessions: Sessions, scope: Scope) -> None:
-        retry_s = _RETRY_S_MIN
+        retry_s, told = _RETRY_S_MIN, ""
         while True:
             try:
                 await self._step(sessions, scope)
-                retry_s, self._backlog.away = _RETRY_S_MIN, False
+                retry_s, told, self._backlog.away = _RETRY_S_MIN, "", False
                 continue
             except NotTheWriter:
                 await self._stand_by()
@@ -263,7 +270,10 @@ class Recorder:
                 self.store_is_away()
             except Exception as error:
                 self._counters.add("record.errors")
-                logger.error("the session can't be claimed (%s); trying again", type(error).__name__)
+                reason = str(error) if isinstance(error, VoiceMemoryError) else type(error).__name__
+                if reason != told:  # until it is mended, once is enough
+                    logger.error("turns can't be stored just now, and are tried again: %s", reason)
+                told = reason
             await self._clock.sleep(retry_s)
             retry_s = min(2 * retry_s, RECORD_RETRY_S_MAX)
 

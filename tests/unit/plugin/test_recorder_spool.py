@@ -171,7 +171,9 @@ async def test_L35_a_store_lost_in_mid_call_gets_every_turn_once_and_in_order(de
 
 
 @pytest.mark.promise("P-durable")
-async def test_P_durable_a_store_that_refuses_everything_from_now_on_costs_no_turn(desk: AwayDesk) -> None:
+async def test_P_durable_a_store_that_refuses_everything_from_now_on_costs_no_turn(
+    desk: AwayDesk, caplog: pytest.LogCaptureFixture
+) -> None:
     desk.recorder.start(desk.store, SCOPE)
     desk.recorder.record(turn("before"))
     assert await desk.recorder.durable(1)
@@ -191,6 +193,7 @@ async def test_P_durable_a_store_that_refuses_everything_from_now_on_costs_no_tu
             break
     assert await desk.stored() == ["before", *(f"refused {number}" for number in range(3))]
     assert desk.counters["record.lost"] == 0
+    assert caplog.text.count("refuses the credentials") == 1
 
 
 async def _stored_now(desk: AwayDesk) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -27,25 +27,7 @@ from memory.ports import DamagedRecord, LogRecord, LogSlice, Selection
 from memory.stores.inmemory import InMemoryArchive, InMemorySessionStore
 from memory.stores.sql import SqlArchive
 from tests.support.archives import entry, event, new_scope, sqlite_url, turns
-
-
-class SteppingClock:
-    """Time that passes only by sleeping; remembers for how long."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.slept: list[float] = []
-
-    def now(self) -> datetime:
-        return datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.seconds += seconds
-        await asyncio.sleep(0)
+from tests.support.ingestion import SteppingClock
 
 
 class Log(InMemorySessionStore):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,10 +20,9 @@ from memory.knowledge_ports import Answer
 from memory.models import Scope
 from memory.providers.language import OpenAiLanguageModel
 from memory.providers.summarizer import ExtractiveSummarizer
-from tests.support.archives import entry, new_scope, sqlite_url
+from tests.support.archives import entry
 from tests.support.graph_llm import GraphLLM
-from tests.support.ingesting import DIMENSION, GrammarLLM, HashEmbedder, Plant
-from tests.support.knowing import opened
+from tests.support.ingesting import GrammarLLM, HashEmbedder, Plant
 
 SECRETS = ("Avalon", "Excalibur")
 
@@ -52,14 +50,13 @@ class HeardEmbedder(HashEmbedder):
 
 
 @pytest.fixture
-async def plant(data_dir: Path) -> AsyncIterator[Plant]:
-    async with opened(sqlite_url(data_dir), vectors=f"hashed/{DIMENSION}") as stores:
-        stores.clock.seconds = 86_400.0
-        yield Plant(stores, llm=HeardLLM(), embedder=HeardEmbedder(), confidential=Confidential(["excalibur"]))
+def plant(plant: Plant) -> Plant:
+    return replace(plant, llm=HeardLLM(), embedder=HeardEmbedder(), confidential=Confidential(["excalibur"]))
 
 
-async def test_what_is_confidential_reaches_no_llm_no_embedder_no_fact_no_episode_and_no_digest(plant: Plant) -> None:
-    scope = new_scope()
+async def test_what_is_confidential_reaches_no_llm_no_embedder_no_fact_no_episode_and_no_digest(
+    plant: Plant, scope: Scope
+) -> None:
     said = [
         "I live in Leeds. <confidential>I live in Avalon.</confidential>",
         "[confidential] My dog is called Avalon.",
@@ -110,18 +107,16 @@ async def summed_up(plant: Plant, scope: Scope, llm: OpenAiLanguageModel, *texts
     await digester.digest(user)
 
 
-async def test_what_is_confidential_no_llm_sees(plant: Plant) -> None:
-    scope = new_scope()
-    async with GraphLLM() as server:
-        llm = OpenAiLanguageModel("gpt-4o-mini", api_key=None, base_url=server.url)
-        asking = replace(plant, llm=cast("Any", llm))
-        await ingested(asking, scope, "s1", 1, "I like peanuts. <confidential>I like Avalon.</confidential>")
-        await ingested(
-            asking, scope, "s2", 60, "I hate peanuts. [confidential] I hate Avalon.", "Avalon! [/confidential] OK."
-        )
-        await ingested(asking, scope, "s3", 120, "I love peanuts.", "I love peanuts on Excalibur.")
-        await summed_up(asking, scope, llm, "I like peanuts. <confidential>Avalon</confidential>", "I like Excalibur.")
-        await llm.aclose()
+async def test_what_is_confidential_no_llm_sees(
+    plant: Plant, scope: Scope, server: GraphLLM, llm: OpenAiLanguageModel
+) -> None:
+    asking = replace(plant, llm=cast("Any", llm))
+    await ingested(asking, scope, "s1", 1, "I like peanuts. <confidential>I like Avalon.</confidential>")
+    await ingested(
+        asking, scope, "s2", 60, "I hate peanuts. [confidential] I hate Avalon.", "Avalon! [/confidential] OK."
+    )
+    await ingested(asking, scope, "s3", 120, "I love peanuts.", "I love peanuts on Excalibur.")
+    await summed_up(asking, scope, llm, "I like peanuts. <confidential>Avalon</confidential>", "I like Excalibur.")
     assert set(server.stats.calls) == {"ExtractionAnswer", "ResolutionAnswer", "DigestAnswer"}
     assert len(server.asked) == server.stats.llm_calls
     for asked in server.asked:

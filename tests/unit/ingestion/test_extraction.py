@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
@@ -27,19 +26,6 @@ CALL = (
     "a: I see.",
     "u: My brother Omar is a pilot. He is terrified of dogs. I prefer email.",
 )
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[GraphLLM]:
-    async with GraphLLM() as running:
-        yield running
-
-
-@pytest.fixture
-async def llm(server: GraphLLM) -> AsyncIterator[OpenAiLanguageModel]:
-    opened = OpenAiLanguageModel("gpt-4o-mini", api_key=None, base_url=server.url)
-    yield opened
-    await opened.aclose()
 
 
 def answered(*facts: FactAnswer) -> ExtractionAnswer:

@@ -27,11 +27,6 @@ async def stores(data_dir: Path) -> AsyncIterator[Stores]:
         yield found
 
 
-@pytest.fixture
-def scope() -> Scope:
-    return new_scope()
-
-
 class Graphs:
     """The one graph server, which can be away."""
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -31,24 +29,11 @@ from memory.limits import (
 from memory.models import Scope
 from memory.ports import Selection
 from memory.stores.knowledge_sql import SqlKnowledgeStore
-from tests.support.archives import entry, new_scope, sqlite_url
+from tests.support.archives import entry, new_scope
 from tests.support.ingesting import DIMENSION, Plant
-from tests.support.knowing import opened
 
 SAID = ("I live in Leeds.", "I am allergic to peanuts.")
 FACTS = ["User is allergic to peanuts", "User lives in Leeds"]
-
-
-@pytest.fixture
-async def plant(data_dir: Path) -> AsyncIterator[Plant]:
-    async with opened(sqlite_url(data_dir), vectors=f"hashed/{DIMENSION}") as stores:
-        stores.clock.seconds = 86_400.0  # the calls were yesterday
-        yield Plant(stores)
-
-
-@pytest.fixture
-def scope() -> Scope:
-    return new_scope()
 
 
 async def heard(plant: Plant, scope: Scope, *texts: str, start: int = 1, session: str = "s1") -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
@@ -45,19 +44,6 @@ QUESTION = Question(
     entities=(Doubt("Omar K.", "Omar", ("c-omar", "c-other")), Doubt("x", "Zed", ("c-other",))),
     candidates=(CandidateEntity("c-omar", "Omar Khan", "User's brother"), CandidateEntity("c-other", "Order 4471")),
 )
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[GraphLLM]:
-    async with GraphLLM() as running:
-        yield running
-
-
-@pytest.fixture
-async def llm(server: GraphLLM) -> AsyncIterator[OpenAiLanguageModel]:
-    opened = OpenAiLanguageModel("gpt-4o-mini", api_key=None, base_url=server.url)
-    yield opened
-    await opened.aclose()
 
 
 async def test_tells_repetitions_and_contradictions_in_one_call(llm: OpenAiLanguageModel, server: GraphLLM) -> None:

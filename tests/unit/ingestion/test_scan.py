@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -34,9 +33,8 @@ from memory.limits import (
 )
 from memory.ports import Selection
 from memory.providers.summarizer import ExtractiveSummarizer
-from tests.support.archives import entry, new_scope, sqlite_url
-from tests.support.ingesting import DIMENSION, MemoryGraph, Plant
-from tests.support.knowing import opened
+from tests.support.archives import entry, new_scope
+from tests.support.ingesting import MemoryGraph, Plant
 
 IDLE_S = 60.0
 
@@ -65,13 +63,6 @@ class MemoryQueue:
         self.ingestion.clear()
         self.digests.clear()
         return users
-
-
-@pytest.fixture
-async def plant(data_dir: Path) -> AsyncIterator[Plant]:
-    async with opened(sqlite_url(data_dir), vectors=f"hashed/{DIMENSION}") as stores:
-        stores.clock.seconds = 86_400.0
-        yield Plant(stores)
 
 
 @pytest.fixture

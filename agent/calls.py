@@ -257,9 +257,15 @@ class CallRegistry:
 
 
 async def _open(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> RedisLink:
-    url, on_lost = await wiring.redis_place(settings, closers)
-    link = await RedisLink.open(url, on_lost=on_lost)
-    closers.append(link.aclose)
+    opened: list[Callable[[], Awaitable[None]]] = []
+    try:
+        url, on_lost = await wiring.redis_place(settings, opened)
+        link = await RedisLink.open(url, on_lost=on_lost)
+    except BaseException:
+        while opened:  # it is tried again every few seconds, and each use of the embedded server is a file held open
+            await opened.pop()()
+        raise
+    closers += [*opened, link.aclose]
     return link
 
 

@@ -218,7 +218,11 @@ class Keeper:
         async def asked() -> State:
             async with self._placing:
                 if self._graph is None:
-                    self._graph = checker(await graph_place(self._memory, self._graph_closers))
+                    try:
+                        self._graph = checker(await graph_place(self._memory, self._graph_closers))
+                    except BaseException:
+                        await self._close_graph()
+                        raise
             return State("healthy", await self._graph())
 
         return await _checked(asked())
@@ -230,13 +234,20 @@ class Keeper:
         await asyncio.gather(*self._watching, return_exceptions=True)
         if self._recall is not None:
             self._recall.release()
-        closes = [part.aclose for part in (self._speech, self._backend) if part is not None]
+        await self._close_graph()
+        for part in (self._speech, self._backend):
+            if part is not None:
+                await _closed(part.aclose)
+
+    async def _close_graph(self) -> None:
         while self._graph_closers:
-            closes.append(self._graph_closers.pop())
-        for close in closes:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(_CLOSE_S):
-                    await close()
+            await _closed(self._graph_closers.pop())
+
+
+async def _closed(close: Callable[[], Awaitable[None]]) -> None:
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(_CLOSE_S):
+            await close()
 
 
 async def _checked(question: Awaitable[State]) -> State:

@@ -192,7 +192,10 @@ class Rescuer:
                     await self._take_over(registry, left)
             except _FAULTS as error:
                 logger.warning("calls of other workers can't be looked for now (%s)", type(error).__name__)
-            await registry.death_within(SCAN_S)
+            try:
+                await registry.death_within(SCAN_S)
+            except _FAULTS:
+                await self._clock.sleep(SCAN_S)
 
     async def _take_over(self, registry: CallRegistry, left: LeftBehind) -> None:
         rooms = await self._api.room.list_rooms(api.ListRoomsRequest()) if left.calls else None

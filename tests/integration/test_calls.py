@@ -13,6 +13,7 @@ import pytest
 
 from agent.calls import BEAT_S, LEASE_S, LOOK_S, CallRegistry, HeldCall
 from memory.datadir import runtime_dir
+from memory.errors import EmbeddedServerUnavailable
 from memory.settings import Settings, load_settings
 from memory.stores.connection import RedisLink
 from memory.stores.embedded import EmbeddedServer
@@ -177,3 +178,27 @@ async def test_a_worker_elsewhere_is_missed_when_its_lease_has_lapsed_and_ours_n
         assert (left.worker, left.calls, left.certain) == ("far", [FIRST], False)
         await registry.forget("far", [], whole=False)
         assert len(await registry.left_behind()) == 1
+
+
+async def test_a_server_that_can_not_be_had_is_let_go_of_before_it_is_tried_again(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each use of it is a file held open: an hour of trying would leave the worker none for its calls."""
+    made, closed = [], []
+
+    async def away(server: EmbeddedServer) -> str:
+        made.append(server)
+        raise EmbeddedServerUnavailable("its disk is full")
+
+    async def let_go(server: EmbeddedServer) -> None:
+        closed.append(server)
+
+    monkeypatch.setattr(EmbeddedServer, "ensure", away)
+    monkeypatch.setattr(EmbeddedServer, "aclose", let_go)
+    clock = ManualClock()
+    async with working(load_settings(), clock):
+        for _ in range(3):
+            await eventually(lambda: closed == made != [])
+            await clock.advance(BEAT_S)
+        assert len(made) >= 3
+        await eventually(lambda: closed == made)

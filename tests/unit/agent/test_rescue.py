@@ -29,7 +29,7 @@ from agent.rescue import (
     is_user,
     lost,
 )
-from memory.errors import StoreUnavailable
+from memory.errors import DataDirectoryUnusable, StoreUnavailable
 from tests.support.recalls import ManualClock
 
 Kind = models.ParticipantInfo.Kind
@@ -113,6 +113,7 @@ class Registry:
     taken: set[str] = field(default_factory=set)
     forgotten: list[tuple[str, list[str], bool]] = field(default_factory=list)
     error: Exception | None = None
+    blind: Exception | None = None  # why the locks of this machine's workers can't be looked at
 
     async def left_behind(self) -> list[LeftBehind]:
         if self.error is not None:
@@ -120,6 +121,8 @@ class Registry:
         return self.left
 
     async def death_within(self, seconds: float) -> None:
+        if self.blind is not None:
+            raise self.blind
         await self.clock.sleep(seconds)
 
     async def take(self, job_id: str) -> bool:
@@ -336,6 +339,19 @@ async def test_looking_goes_on_when_redis_was_away(desk: Desk, caplog: pytest.Lo
     desk.registry.left = left_by()
     with caplog.at_level(logging.WARNING):
         await desk.pass_time(SCAN_S + 1)
+    assert len(desk.server.dispatched) == 1
+
+
+async def test_looking_goes_on_when_the_locks_could_not_be_looked_at(desk: Desk) -> None:
+    """Such as where a process had no file left to open."""
+    desk.server.people["room-1"] = [USER]
+    desk.registry.blind = DataDirectoryUnusable("too many open files")
+    desk.rescuer.start()
+    await desk.pass_time(2 * SCAN_S)
+    desk.registry.blind = None
+    made(desk)
+    desk.registry.left = left_by()
+    await desk.pass_time(2 * SCAN_S)
     assert len(desk.server.dispatched) == 1
 
 

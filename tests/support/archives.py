@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from memory.models import MemoryEntry, MemoryEvent, Record, Scope
 from memory.ports import LogRecord
+from memory.stores.sql import SqlArchive
 from tests.support import postgres
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -57,6 +58,15 @@ def _administer(url: str, statement: str) -> None:
     # On a thread: a fixture may be set up while the test's event loop runs.
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, run()).result()
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str) -> AsyncIterator[SqlArchive]:
+    archive = await SqlArchive.open(url)
+    try:
+        yield archive
+    finally:
+        await archive.aclose()
 
 
 def new_scope(**changes: Any) -> Scope:

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +25,7 @@ from memory.stores.migrate import MIGRATIONS, migrate
 from memory.stores.schema import REVISION, metadata
 from memory.stores.sql import SqlArchive
 from tests.support import archives, postgres
-from tests.support.archives import entry, event, logged, new_scope, position, sqlite_url, turns
-
-
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> str:
-    return archives.postgres_server_url(request)
+from tests.support.archives import entry, event, logged, new_scope, opened, position, sqlite_url, turns
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -40,15 +35,6 @@ def url(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[str]:
         return
     with archives.fresh_database(request.getfixturevalue("server")) as fresh:
         yield fresh
-
-
-@contextlib.asynccontextmanager
-async def opened(url: str) -> AsyncIterator[SqlArchive]:
-    archive = await SqlArchive.open(url)
-    try:
-        yield archive
-    finally:
-        await archive.aclose()
 
 
 async def count(archive: SqlArchive, scope: Scope) -> int:

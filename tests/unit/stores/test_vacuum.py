@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,33 +14,18 @@ from sqlalchemy.pool import NullPool
 
 from memory.ports import Selection
 from memory.stores import vacuum
-from memory.stores.sql import SqlArchive
 from memory.stores.vacuum import Vacuum
 from tests.support import archives
-from tests.support.archives import entry, event, logged, new_scope, position, turns
+from tests.support.archives import entry, event, logged, new_scope, opened, position, turns
 
 WITHIN_S = 60.0
 CANARY, KEPT = "canary-text", "kept-text"
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest) -> str:
-    return archives.postgres_server_url(request)
-
-
-@pytest.fixture
 def url(server: str) -> Iterator[str]:
     with archives.fresh_database(server) as fresh:
         yield fresh
-
-
-@contextlib.asynccontextmanager
-async def opened(url: str) -> AsyncIterator[SqlArchive]:
-    archive = await SqlArchive.open(url)
-    try:
-        yield archive
-    finally:
-        await archive.aclose()
 
 
 async def run(url: str, *statements: str) -> list[tuple[object, ...]]:

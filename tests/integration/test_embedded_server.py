@@ -25,8 +25,8 @@ from memory.models import MemoryEntry, Scope
 from memory.ports import Selection
 from memory.stores.embedded import EmbeddedServer
 from memory.stores.redis import RedisSessionStore
+from tests.support.using import Users
 
-ROOT = Path(__file__).resolve().parents[2]
 ANA = Scope(org_id="acme", agent_id="desk", user_id="ana")
 
 _USER = """
@@ -158,37 +158,11 @@ async def test_its_supervisor_is_small_and_out_of_reach(server: EmbeddedServer) 
 # --- one for all, for as long as it is used
 
 
-class Users:
-    """Processes that use the server."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
-        self.processes: list[asyncio.subprocess.Process] = []
-
-    async def start(self) -> str:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _USER, str(self._data_dir)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            cwd=ROOT,
-        )
-        self.processes.append(process)
-        assert process.stdout is not None
-        async with asyncio.timeout(60):
-            return (await process.stdout.readline()).decode().strip()
-
-    async def kill(self) -> None:
-        for process in self.processes:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
-
-
 @pytest.fixture
 async def users(data_dir: Path) -> AsyncIterator[Users]:
-    found = Users(data_dir)
+    found = Users(sys.executable, "-c", _USER, str(data_dir))
     yield found
-    await found.kill()
+    await found.end()
     await until(lambda: not running(data_dir))
 
 

@@ -19,8 +19,7 @@ import pytest
 from memory.errors import DataDirectoryUnusable, HostUnavailable
 from memory.hosting import FileLock, HostRole, HostSpec, HostUse, answers, serving
 from tests.support.tiny_host import NAME, note, notes, pid_behind, spec_of
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.using import ROOT, Users
 
 
 @pytest.fixture(autouse=True)
@@ -52,36 +51,9 @@ async def until_ended(pid: int) -> None:
             await asyncio.sleep(0.01)
 
 
-class Users:
-    """Users of the host as processes of their own."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
-        self.processes: list[asyncio.subprocess.Process] = []
-
-    async def start(self) -> int:
-        """Start one; returns the id of the host it found."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.support.tiny_host", str(self._data_dir), "0", "use"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            cwd=ROOT,
-        )
-        self.processes.append(process)
-        assert process.stdout is not None
-        async with asyncio.timeout(30):
-            return int(await process.stdout.readline())
-
-    async def end(self) -> None:
-        for process in self.processes:
-            if process.returncode is None:
-                process.kill()
-            await process.communicate()
-
-
 @pytest.fixture
 async def users(data_dir: Path) -> AsyncIterator[Users]:
-    found = Users(data_dir)
+    found = Users(sys.executable, "-m", "tests.support.tiny_host", str(data_dir), "0", "use")
     yield found
     await found.end()
 
@@ -105,7 +77,7 @@ async def test_the_first_user_starts_it_and_the_next_finds_it(data_dir: Path, us
 async def test_five_starters_at_once_get_one_host(data_dir: Path, users: Users) -> None:
     found = await asyncio.gather(*(users.start() for _ in range(5)))
     assert len(set(found)) == 1
-    assert notes(data_dir, "serving") == [found[0]]
+    assert notes(data_dir, "serving") == [int(found[0])]
 
 
 async def test_many_tasks_of_one_process_get_one_host(data_dir: Path, use: HostUse) -> None:
@@ -127,8 +99,8 @@ async def test_it_ends_with_its_last_user(data_dir: Path, use: HostUse) -> None:
 
 
 async def test_it_ends_when_its_last_user_is_killed(users: Users) -> None:
-    pid = await users.start()
-    assert await users.start() == pid
+    pid = int(await users.start())
+    assert int(await users.start()) == pid
     for process in users.processes:
         process.kill()
     await until_ended(pid)

@@ -103,10 +103,11 @@ def beyond_reach(settings: Settings) -> tuple[str, ...]:
     """Copies that may exist and that no delete of this system gets at."""
     copies = ["backups and snapshots of the data directory made by others"]
     if (settings.database_url or "").startswith("postgres"):
-        copies.append("PostgreSQL's write-ahead log, column statistics, replicas and backups")
+        copies.append("PostgreSQL's write-ahead log, replicas and backups")
     if settings.redis_url or settings.redis_host:
         copies.append("the Redis server's own snapshots, replicas and backups")
         copies.append("turns that other machines hold on disk until they reach Redis again")
+        copies.append("recall's snapshots on machines where nobody uses the memory now, until somebody does")
     return tuple(copies)
 
 

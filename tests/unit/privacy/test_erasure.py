@@ -107,3 +107,5 @@ def test_what_is_beyond_reach_depends_on_the_stores(monkeypatch: pytest.MonkeyPa
     assert "PostgreSQL's write-ahead log" in text
     assert "Redis server's own snapshots" in text
     assert "turns that other machines hold" in text
+    assert "recall's snapshots on machines where nobody uses the memory now" in text
+    assert "statistics" not in text  # migration 0003: they sample nothing of users

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
+import warnings
 from pathlib import Path
 
-from agent.commands.conversation import notice
+from agent.commands.conversation import check_data_dir, notice
 from agent.commands.dev_ingest import STARTED_ALONE, beside
 from agent.models import build
 from agent.settings import Configuration, load
@@ -18,6 +20,7 @@ from memory.errors import SettingsError, VoiceMemoryError
 
 _LIVEKIT = {"start": ("start",), "dev": ("start", "--dev", "--log-format", "colored"), "console": ("console",)}
 _ADDRESS = "--connect-addr"
+_DEV_SECRET = "secret"  # noqa: S105 - everybody's
 CONSOLE_HINT = f"""console needs {_ADDRESS}: LiveKit's CLI runs it, and has the microphone (lk agent console).
 Without that, talk with the agent by typing: python -m agent chat"""
 
@@ -28,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         SettingsError: settings are wrong, or LiveKit's server and keys are not named.
         ModelUnavailable: a model's package is missing.
+        DataDirectoryUnusable, DataTooNew, EmbeddedServerUnavailable, StoreFault: nothing could ever be stored.
     """
     from livekit.agents.__main__ import main
 
@@ -39,9 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
             return 2
     else:
         _check_server(configuration, options)
+        _allow_dev_secret(configuration)
+    check_data_dir(configuration, voice=True)
     asyncio.run(_check_models(configuration))
     if arguments.verbose:
         options += ["--log-level", "DEBUG"]
+    else:
+        logging.getLogger("livekit.agents").addFilter(_told_in_words)
     from agent import serve
 
     with _ingestion(arguments.command, configuration):
@@ -79,6 +87,20 @@ def _check_server(configuration: Configuration, options: list[str]) -> None:
         raise SettingsError(
             [f"{name}: not set; {what if name == 'LIVEKIT_URL' else 'that server has it'}" for name in missing]
         )
+
+
+def _told_in_words(record: logging.LogRecord) -> bool:
+    """Leave the traceback out where the worker ends with an error that says what to do."""
+    if record.exc_info and isinstance(record.exc_info[1], VoiceMemoryError):
+        record.exc_info = None
+    return True
+
+
+def _allow_dev_secret(configuration: Configuration) -> None:
+    """That of ``livekit-server --dev`` can't be another one; any other that short is warned of."""
+    secret = configuration.agent.livekit_api_secret
+    if secret is not None and secret.get_secret_value() == _DEV_SECRET:
+        warnings.filterwarnings("ignore", message="The HMAC key is")
 
 
 async def _check_models(configuration: Configuration) -> None:

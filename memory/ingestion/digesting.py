@@ -20,8 +20,9 @@ from memory.ingestion.breaker import Breaker
 from memory.ingestion.confidential import Confidential
 from memory.ingestion.digests import Digest, digest
 from memory.knowledge import SessionDigest
-from memory.knowledge_ports import ArchivedEntry, DigestStore, SessionRef
+from memory.knowledge_ports import DigestStore, SessionRef
 from memory.limits import CHUNK_TURNS_MAX, INGEST_USERS_MAX
+from memory.models import MemoryEntry
 from memory.ports import Summarizer
 
 
@@ -68,7 +69,8 @@ class Digester:
         entries = await self._store.entries(ref, limit=CHUNK_TURNS_MAX)
         if not entries:
             return
-        made = await self._made(entries, teller)
+        said = await self._confidential.entries(entries, ref, self._store)
+        made = await self._made(said, teller)
         times = [item.entry.timestamp for item in entries]
         kept = SessionDigest(
             session_id=ref.session_id,
@@ -82,8 +84,7 @@ class Digester:
         if await self._store.put(ref, kept):
             self.counters.add("digests.made")
 
-    async def _made(self, entries: Sequence[ArchivedEntry], teller: Teller | None) -> Digest:
-        said = self._confidential.entries([item.entry for item in entries])
+    async def _made(self, said: Sequence[MemoryEntry], teller: Teller | None) -> Digest:
         if teller is not None:
             try:
                 with teller.llms.one() as llm:

@@ -169,7 +169,7 @@ class Ingestor:
         scope = await self._tools.knowledge.scope_of(chunk.user)
         if scope is None:
             return Outcome.NOTHING
-        turns, before = self._tools.confidential.turns(await self._tools.chunks.turns(chunk)), llm.usage
+        turns, before = await self._public(chunk), llm.usage
         work = _Work(chunk, scope, turns, Answers.load(chunk.answers), llm)
         patch = await self._patch(work) if turns else self._empty(chunk, turns)
         version = await self._commit(work, patch)
@@ -179,6 +179,10 @@ class Ingestor:
         await self._note(work)
         self._tell(work, patch, spent(llm.usage, before))
         return Outcome.DONE
+
+    async def _public(self, chunk: Chunk) -> list[TurnPart]:
+        chunks, ref = self._tools.chunks, SessionRef(chunk.user, chunk.session_id)
+        return await self._tools.confidential.turns(await chunks.turns(chunk), ref, chunk.span.first_cursor, chunks)
 
     def _empty(self, chunk: Chunk, turns: Sequence[TurnPart]) -> Patch:
         return Patch(episode=episode(chunk, turns, now=self._clock.now()))

@@ -92,6 +92,9 @@ class SqlChunkStore:
         parts = [_part(row["cursor"], entry_of(row), span) for row in found]
         return [part for part in parts if part.text.strip()]
 
+    async def before(self, ref: SessionRef, cursor: int, *, holding: str, limit: int) -> list[ArchivedEntry]:
+        return await said_before(self._database, ref, cursor, holding=holding, limit=limit)
+
     async def _store(
         self, connection: AsyncConnection, ref: SessionRef, scope: Scope, spans: Sequence[ChunkSpan]
     ) -> None:
@@ -176,6 +179,23 @@ class SqlChunkStore:
 
 
 # -- sessions
+
+
+async def said_before(
+    database: Database, ref: SessionRef, cursor: int, *, holding: str, limit: int
+) -> list[ArchivedEntry]:
+    """See EarlierTurns.before."""
+    entry = conversation_entries.c
+    conversation = sa.select(conversations.c.id).where(*_this(ref)).scalar_subquery()
+    query = entries_query().where(
+        entry.user_id == ref.user,
+        entry.conversation_id == conversation,
+        entry.cursor < cursor,
+        entry.content.icontains(holding, autoescape=True),
+    )
+    async with database.reading(ARCHIVE_STORE_TIMEOUT_S) as connection:
+        found = (await connection.execute(query.order_by(entry.cursor.desc()).limit(limit))).mappings().all()
+    return [ArchivedEntry(row["cursor"], entry_of(row)) for row in found]
 
 
 async def sessions_behind(
@@ -297,6 +317,7 @@ def _part(cursor: int, entry: MemoryEntry, span: ChunkSpan) -> TurnPart:
         confidence=entry.transcript_confidence,
         start=start,
         end=end,
+        whole="" if end - start == len(entry.content) else entry.content,
     )
 
 

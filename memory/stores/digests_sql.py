@@ -13,7 +13,7 @@ from memory.knowledge import SessionDigest
 from memory.knowledge_ports import ArchivedEntry, SessionRef
 from memory.limits import ARCHIVE_READ_CHARS_MAX, ARCHIVE_STORE_TIMEOUT_S
 from memory.models import Scope
-from memory.stores.chunks_sql import sessions_behind
+from memory.stores.chunks_sql import said_before, sessions_behind
 from memory.stores.database import Database
 from memory.stores.knowledge_schema import WAITS, chunks, session_digests
 from memory.stores.rows import ENTRY_CHARS, entries_query, entry_of, within_chars
@@ -42,6 +42,9 @@ class SqlDigestStore:
         async with self._database.reading(ARCHIVE_STORE_TIMEOUT_S) as connection:
             found = (await connection.execute(query, {"chars_max": ARCHIVE_READ_CHARS_MAX})).mappings().all()
         return [ArchivedEntry(row["cursor"], entry_of(row)) for row in found]
+
+    async def before(self, ref: SessionRef, cursor: int, *, holding: str, limit: int) -> list[ArchivedEntry]:
+        return await said_before(self._database, ref, cursor, holding=holding, limit=limit)
 
     async def put(self, ref: SessionRef, digest: SessionDigest) -> bool:
         """See DigestStore. A digest of turns some of which are erased is not kept either: the session is due again."""

@@ -89,10 +89,22 @@ async def test_what_is_cut_can_be_read_back(stores: Stores, scope: Scope) -> Non
     assert [part.turn_id for part in parts] == [one.id for one in said]
     assert [part.speaker for part in parts] == ["user", "assistant", "other"]
     assert [part.said_at for part in parts] == [one.timestamp for one in said]
-    assert [(part.start, part.end) for part in parts] == [(0, len(one.content)) for one in said]
+    assert [(part.start, part.end, part.whole) for part in parts] == [(0, len(one.content), "") for one in said]
     first = parts[0]
     assert (first.name, first.mode, first.language, first.confidence) == ("Sam", "voice", "en", 0.9)
     assert parts[1].mode == "text"
+
+
+async def test_what_was_said_before_is_found_by_a_word(stores: Stores, scope: Scope) -> None:
+    said = [entry(text, minute=place) for place, text in enumerate(("a%b_c", "A%B", "axb", "more A%b", "a%b"))]
+    ref = await stores.store(scope, [*said, event()])
+    await stores.store(scope, [entry("a%b", session="s2", minute=9)], start=9)
+    cursors = [one.cursor for one in await stores.digests.entries(ref, limit=10)]
+    for store in (stores.chunks, stores.digests):
+        found = await store.before(ref, cursors[4], holding="a%b", limit=10)
+        assert [(one.cursor, one.entry) for one in found] == [(cursors[place], said[place]) for place in (3, 1, 0)]
+        assert [one.cursor for one in await store.before(ref, cursors[3], holding="a%b", limit=1)] == [cursors[1]]
+        assert await store.before(SessionRef(ref.user, "s3"), cursors[4], holding="a%b", limit=10) == []
 
 
 async def test_nothing_is_cut_twice(stores: Stores, scope: Scope) -> None:

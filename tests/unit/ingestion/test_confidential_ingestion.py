@@ -123,3 +123,25 @@ async def test_what_is_confidential_no_llm_sees(
         body = json.dumps(asked.body, ensure_ascii=False)
         assert "peanuts" in body
         assert not [secret for secret in SECRETS if secret in body], asked.shape
+
+
+@pytest.mark.parametrize("fillers", [("", "I am allergic to Avalon. "), ("On Excalibur: ", "I own a falcon. ")])
+async def test_what_is_confidential_over_many_chunks_no_llm_sees(
+    plant: Plant, scope: Scope, fillers: tuple[str, str]
+) -> None:
+    begin, secret = fillers
+    mark = ("<confidential>", "</confidential>") if not begin else ("", "")
+    user = await plant.said(
+        scope,
+        [
+            entry("I live in Leeds.", minute=0),
+            entry(f"{begin}{mark[0]}{secret * 2_000}{mark[1]}", minute=1),
+            entry("I am allergic to peanuts.", minute=2),
+        ],
+    )
+    assert set(await plant.ingest_all(user)) == {Outcome.DONE}
+    assert len(await plant.stores.chunks.statuses(state=None, limit=50)) > 3
+    assert isinstance(plant.llm, HeardLLM)
+    assert "peanuts" in plant.llm.told
+    assert secret[:-1].split()[-1] not in plant.llm.told
+    assert await plant.facts(scope) == ["User is allergic to peanuts", "User lives in Leeds"]

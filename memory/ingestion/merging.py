@@ -123,6 +123,8 @@ class _Merge:
             return
         against = self._against(said, *ends)
         edge = self._known_as(said, ends, against)
+        if edge is None:
+            against = list(dict.fromkeys([*against, *self._against_the_same(said, ends)]))
         edge = self._repeat(edge, said) if edge is not None else self._make(said, *ends)
         self._of_said[said.place] = edge
         for other in against:
@@ -142,6 +144,13 @@ class _Merge:
         peers = [self._of_said[place] for place in sorted(self._opposed_peers[said.place]) if place in self._of_said]
         ends = subject_id, object_id
         return list(dict.fromkeys([*sure, *(edge for edge in [*told, *peers] if _may_oppose(ends, edge.fact))]))
+
+    def _against_the_same(self, said: Said, ends: tuple[str, str]) -> list[_Edge]:
+        """What contradicts a fact of the same words that the chunk itself has ended before ``said`` says it again: the
+        LLM was not asked, for ``said`` was a repetition then."""
+        same = [edge.before for edge in self._by_subject[ends[0]] if edge.before is not None and edge.ended]
+        again = [fact for fact in same if fact.object_id == ends[1] and repeats(said, fact)]
+        return [self._edges[id_] for fact in again for id_ in fact.conflicts if id_ in self._edges]
 
     def _known_as(self, said: Said, ends: tuple[str, str], against: list[_Edge]) -> _Edge | None:
         """The fact that ``said`` repeats, if it does. What it contradicts may have ended that fact meanwhile: then not,

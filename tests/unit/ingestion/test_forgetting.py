@@ -171,6 +171,13 @@ def test_P_erased_forgetting_is_never_having_heard(history: list[list[Claim]], d
     assert not [session for session in chosen if f"canary{session}" in told]
 
 
+def test_P_erased_what_a_repeated_denial_contradicts_is_not_revived() -> None:
+    """The repetition was no question for the LLM, for what it repeats ended only within the same call."""
+    likes, denies = Claim("likes", "jam", 0, canary=True), Claim("denies", "jam", 0, canary=False)
+    left = forgotten(heard([[], [likes], [denies], [likes, denies]]).knowledge, {"ep-s2-0"}, LATER)
+    assert {told[0] for told in live(left)} == {("denies", "jam", "")}
+
+
 def test_a_move_that_is_forgotten_never_happened() -> None:
     memory = Memory()
     for day, place in enumerate(("Leeds", "York", "Leeds")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -71,6 +72,16 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, data_dir: Path) -> None:
             monkeypatch.delenv(name)
     monkeypatch.setenv("VOICEASSIST_DATA_DIR", str(data_dir))
     monkeypatch.setenv("MEMORY_HOST_IDLE_SECONDS", "0.5")
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """A command that a test has run in this process sets them for good: later tests would not hear what they log."""
+    loggers = [logging.getLogger(name) for name in ("memory", "agent")]
+    levels = [each.level for each in loggers]
+    yield
+    for each, level in zip(loggers, levels, strict=True):
+        each.setLevel(level)
 
 
 @pytest.fixture

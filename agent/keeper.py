@@ -87,13 +87,9 @@ class Keeper:
         if self._memory.enabled:
             parts["redis"] = self._store
             parts["recall"] = self._recall_host
-        if self._speaks_here:
+        if self._agent.speaks_locally:
             parts["speech"] = self._speech_host
         return parts
-
-    @property
-    def _speaks_here(self) -> bool:
-        return "local" in (self._agent.provider("stt"), self._agent.provider("tts"))
 
     async def _ensured(self, name: str, ensure: Ensure) -> None:
         try:
@@ -139,7 +135,7 @@ class Keeper:
 
     async def states(self) -> dict[str, State]:
         """How each part is now; answers within ``CHECK_S``."""
-        speech = {"speech": self._speech_state()} if self._speaks_here else {}
+        speech = {"speech": self._speech_state()} if self._agent.speaks_locally else {}
         if not self._memory.enabled:
             off = State("skipped", "MEMORY_ENABLED is off")
             return {"redis": off, "recall": off, "archive": off, "spool": off, "graphiti": off, **speech}

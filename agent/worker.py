@@ -185,5 +185,5 @@ class Worker(AgentServer):
 def default_max_calls(agent: AgentSettings) -> int:
     """By the machine's cores, or what a container may use of them: local speech needs more of one than a connection to
     a provider."""
-    local = "local" in (agent.provider("stt"), agent.provider("tts"))
-    return max(1, math.floor(get_cpu_monitor().cpu_count() * (CALLS_PER_CORE_LOCAL if local else CALLS_PER_CORE)))
+    per_core = CALLS_PER_CORE_LOCAL if agent.speaks_locally else CALLS_PER_CORE
+    return max(1, math.floor(get_cpu_monitor().cpu_count() * per_core))

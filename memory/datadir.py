@@ -79,6 +79,12 @@ def _write_durably(path: Path, text: str) -> None:
         raise
 
 
+def check(data_dir: Path) -> None:
+    """See that the data directory can be used: that ``prepare`` and ``runtime_dir`` don't raise."""
+    prepare(data_dir)
+    runtime_dir(data_dir)
+
+
 def runtime_dir(data_dir: Path) -> Path:
     """The owner-only directory of the data directory's sockets and locks; made if it isn't there.
 

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 
 from agent.models import announcement
 from agent.settings import PARTS, AgentSettings, Configuration
-from memory import wiring
-from memory.datadir import DATA_FORMAT, prepare, runtime_dir
+from memory import datadir, wiring
+from memory.datadir import DATA_FORMAT, runtime_dir
 from memory.errors import VoiceMemoryError
 from memory.extras import PROJECT, install
 from memory.hosting import HostUse
@@ -107,17 +107,12 @@ def in_data_dir(check: Check) -> Check:
 
     async def guarded(patient: Patient) -> Finding:
         try:
-            await asyncio.to_thread(_prepared, patient.memory.data_dir)
+            await asyncio.to_thread(datadir.check, patient.memory.data_dir)
         except VoiceMemoryError:
             return Finding("off", "not checked: the data directory can't be used")
         return await check(patient)
 
     return guarded
-
-
-def _prepared(data_dir: Path) -> None:
-    prepare(data_dir)
-    runtime_dir(data_dir)
 
 
 async def check_python(_: Patient) -> Finding:
@@ -178,7 +173,7 @@ def _has(*modules: str) -> bool:
 @configured
 async def check_data_dir(patient: Patient) -> Finding:
     data_dir = patient.memory.data_dir
-    await asyncio.to_thread(_prepared, data_dir)
+    await asyncio.to_thread(datadir.check, data_dir)
     free = (await asyncio.to_thread(shutil.disk_usage, data_dir)).free
     detail = f"{data_dir}, format {DATA_FORMAT}, {free / 1e9:.1f} GB free"
     if free < FREE_BYTES_MIN:

@@ -21,8 +21,7 @@ from agent.assistant import Assistant
 from agent.commands.warming import warm
 from agent.models import Models, build, new_session
 from agent.settings import AgentSettings, Configuration, load
-from memory import wiring
-from memory.datadir import prepare, runtime_dir
+from memory import datadir, wiring
 from memory.errors import HostUnavailable, StoreUnavailable
 from memory.limits import SHUTDOWN_FLUSH_S
 from memory.models import Scope, new_id
@@ -86,8 +85,7 @@ def check_data_dir(configuration: Configuration, *, voice: bool) -> None:
     """
     memory, agent = configuration.memory, configuration.agent
     if memory.enabled or (voice and agent.speaks_locally):
-        prepare(memory.data_dir)
-        runtime_dir(memory.data_dir)
+        datadir.check(memory.data_dir)
 
 
 @contextlib.asynccontextmanager

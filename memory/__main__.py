@@ -14,17 +14,6 @@ def _end_quietly_on_ctrl_c() -> None:
         signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
 
 
-def _secure_streams() -> None:
-    """Give what was closed something harmless, before a socket or a lock takes its place."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the process's life
-    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-
-
 def _not_printed(error: OSError) -> int:
     """What was printed was not taken; the exit code. Python would complain of what is left at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -36,7 +25,9 @@ def _not_printed(error: OSError) -> int:
 
 def _main() -> int:
     _end_quietly_on_ctrl_c()
-    _secure_streams()
+    from memory import streams
+
+    streams.secure()
     from memory.cli import main
 
     code = 0

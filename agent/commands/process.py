@@ -1,6 +1,6 @@
 """How a command's process begins and ends: standard streams, signals, logging, and a bound on how long an end takes.
 
-Above: cli, commands. Below: output.
+Above: cli, commands. Below: output, memory.streams.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from memory import streams
+
 if TYPE_CHECKING:
     from agent.commands.output import Output
 
@@ -25,16 +27,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def secure_streams() -> None:
-    """Give descriptors 0 to 2 something harmless where they were closed, before a socket or lock takes their place."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-    if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
-    if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    """As ``streams.secure``; and take what is typed in another encoding as far as it goes."""
+    streams.secure()
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
 

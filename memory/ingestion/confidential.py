@@ -22,6 +22,7 @@ _WORD = "confidential"
 _EARLIER = 8  # turns looked at in one go
 
 _Span = tuple[int, int]
+_Part = tuple[str, int, int]  # a turn's whole text; where in it the part at hand begins, and its length
 
 
 class Confidential:
@@ -46,12 +47,8 @@ class Confidential:
         Raises:
             StoreUnavailable: ``said`` is away.
         """
-        inside = await _left_open(said, ref, cursor)
-        spans = self._public([turn.whole or turn.text for turn in turns], inside=inside)
-        texts = [
-            _cut(turn.whole or turn.text, of_turn, turn.start if turn.whole else 0, len(turn.text))
-            for turn, of_turn in zip(turns, spans, strict=True)
-        ]
+        parts = [(turn.whole or turn.text, turn.start if turn.whole else 0, len(turn.text)) for turn in turns]
+        texts = self._public(parts, inside=await _left_open(said, ref, cursor))
         return [
             turn if text == turn.text else replace(turn, text=text)
             for turn, text in zip(turns, texts, strict=True)
@@ -60,20 +57,22 @@ class Confidential:
 
     async def entries(self, entries: Sequence[ArchivedEntry], ref: SessionRef, said: EarlierTurns) -> list[MemoryEntry]:
         """The same for entries, at least one."""
-        inside = await _left_open(said, ref, entries[0].cursor)
         whole = [each.entry for each in entries]
-        spans = self._public([entry.content for entry in whole], inside=inside)
-        texts = [_cut(entry.content, of_it, 0, len(entry.content)) for entry, of_it in zip(whole, spans, strict=True)]
+        parts = [(entry.content, 0, len(entry.content)) for entry in whole]
+        texts = self._public(parts, inside=await _left_open(said, ref, entries[0].cursor))
         return [
             entry if text == entry.content else entry.with_(content=text)
             for entry, text in zip(whole, texts, strict=True)
             if text.strip()
         ]
 
-    def _public(self, texts: Sequence[str], *, inside: bool) -> list[list[_Span]]:
-        marked = _outside(texts, inside=inside)
+    def _public(self, parts: Sequence[_Part], *, inside: bool) -> list[str]:
+        marked = _outside([whole for whole, _, _ in parts], inside=inside)
         # By the whole turn: what is left of one when a span is cut out says as much as the rule forbids.
-        return [[] if self._ruled(text) else spans for text, spans in zip(texts, marked, strict=True)]
+        return [
+            "" if self._ruled(whole) else _cut(whole, spans, start, length)
+            for (whole, start, length), spans in zip(parts, marked, strict=True)
+        ]
 
     def _ruled(self, text: str) -> bool:
         return self._rule is not None and self._rule.search(fold(text)) is not None

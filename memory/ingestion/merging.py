@@ -123,9 +123,11 @@ class _Merge:
             return
         against = self._against(said, *ends)
         edge = self._known_as(said, ends, against)
-        if edge is None:
+        if edge is not None:
+            edge = self._repeat(edge, said)
+        else:
             against = list(dict.fromkeys([*against, *self._against_the_same(said, ends)]))
-        edge = self._repeat(edge, said) if edge is not None else self._make(said, *ends)
+            edge = self._make(said, *ends)
         self._of_said[said.place] = edge
         for other in against:
             if other is not edge:

@@ -45,6 +45,7 @@ ARCHIVE_READ_CHARS_MAX = 4_194_304  # of what was said, in one read of the archi
 ARCHIVE_POLL_S = 0.25
 ARCHIVE_POLL_IDLE_S = 1.0
 ARCHIVE_BACKOFF_S_MAX = 15.0  # between attempts while a store is away
+AWAY_IN_A_ROW = 2  # users, sessions or graphs for which a store is away: it is away for all
 ARCHIVE_USERS_MAX = 64  # users moved in one round
 ARCHIVE_OPEN_S = 5.0  # how long a recall host waits for its archive to open before it answers without
 ARCHIVE_RETRY_S_MIN = 0.5  # for how long an archive that was away isn't asked again

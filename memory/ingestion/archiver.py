@@ -24,19 +24,19 @@ from memory.limits import (
     ARCHIVE_POLL_S,
     ARCHIVE_STORE_TIMEOUT_S,
     ARCHIVE_USERS_MAX,
+    AWAY_IN_A_ROW,
     LOG_READ_MAX,
     RECALL_YIELD_S_MAX,
     STORE_TIMEOUT_S,
 )
 from memory.models import Scope
 from memory.ports import ArchiveStore, DamagedRecord, DeadLetters, LogRecord, LogSlice, TurnLog
+from memory.retrieval.deadlines import while_busy
 
 logger = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_S = ARCHIVE_STORE_TIMEOUT_S + STORE_TIMEOUT_S  # a store's own deadlines are shorter; this is the last one
-_AWAY_USERS = 2  # so many users in a row for whom a store is away: it is away for all
 _HELD_MAX = 1_024
-_YIELD_S = 0.05  # between two looks at whether others are still busy
 
 _T = TypeVar("_T")
 
@@ -125,7 +125,7 @@ class Archiver:
                 except Exception as error:
                     failure, away = error, away + 1 if isinstance(error, StoreUnavailable) else 0
                     self._hold(scope, trouble, error)
-                    if away >= _AWAY_USERS:
+                    if away >= AWAY_IN_A_ROW:
                         raise
                 else:
                     away = 0
@@ -158,22 +158,19 @@ class Archiver:
             trouble = self._trouble.get(scope) or _Trouble()
             if trouble.until_s > self._clock.monotonic():
                 continue
-            await self._let_others_first(yields_until_s)
+            if self._busy is not None:
+                await while_busy(self._busy, self._clock, yields_until_s)
             try:
                 moved += await self._move(scope, limit=trouble.limit)
             except Exception as error:
                 away = away + 1 if isinstance(error, StoreUnavailable) else 0
-                if away >= _AWAY_USERS:
+                if away >= AWAY_IN_A_ROW:
                     raise
                 self._hold(scope, trouble, error)
             else:
                 away = 0
                 self._relieve(scope, trouble)
         return moved
-
-    async def _let_others_first(self, until_s: float) -> None:
-        while self._busy is not None and self._clock.monotonic() < until_s and self._busy():
-            await self._clock.sleep(_YIELD_S)
 
     def _hold(self, scope: Scope, trouble: _Trouble, error: Exception) -> None:
         self._count(error)

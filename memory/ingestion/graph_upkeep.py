@@ -13,14 +13,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from memory.errors import StoreFault, StoreUnavailable
 from memory.identity import group_digest
 from memory.knowledge_ports import GraphNotes, GraphStore, GraphTodo
-from memory.limits import GRAPH_ERASE_S, GRAPH_TODO_MAX
+from memory.limits import AWAY_IN_A_ROW, GRAPH_ERASE_S, GRAPH_TODO_MAX
 from memory.models import Scope
 from memory.privacy.erasure import GraphErasure
 
 logger = logging.getLogger(__name__)
 
 _TRIES = 3  # a user whose knowledge changes while the graph is restored
-_AWAY_GRAPHS = 2  # so many in a row that are away: the server is
 
 
 Graphs = Callable[[str], Awaitable[GraphStore]]
@@ -95,7 +94,7 @@ async def settle_pending(notes: GraphNotes, graphs: Graphs) -> int:
             in_a_row = 0
         except StoreUnavailable as error:
             in_a_row, away = in_a_row + 1, error
-            if in_a_row >= _AWAY_GRAPHS:
+            if in_a_row >= AWAY_IN_A_ROW:
                 break
         except StoreFault as error:
             logger.error("The graph of user %s has still to forget: %s", group_digest(scope), error)

@@ -14,14 +14,12 @@ from typing import Protocol
 
 from memory.clock import Clock
 from memory.counters import Counters
-from memory.errors import StoreFault, StoreUnavailable
-from memory.ingestion.telling import place_of
+from memory.errors import StoreUnavailable
+from memory.ingestion.telling import reason_of
 from memory.knowledge_ports import ChunkStore, Cutter, DigestStore, SessionRef
-from memory.limits import CHUNK_TURNS_MAX, INGEST_SESSIONS_MAX, INGEST_USERS_MAX
+from memory.limits import AWAY_IN_A_ROW, CHUNK_TURNS_MAX, INGEST_SESSIONS_MAX, INGEST_USERS_MAX
 
 logger = logging.getLogger(__name__)
-
-_AWAY_SESSIONS = 2  # so many in a row for which the archive is away: it is away for all
 
 
 class Queue(Protocol):
@@ -76,7 +74,7 @@ class Scanner:
                 away = 0
             except StoreUnavailable:
                 away += 1
-                if away >= _AWAY_SESSIONS:
+                if away >= AWAY_IN_A_ROW:
                     raise
         full = await self._queue(queue, before)
         return full or (cut > 0 and len(refs) >= INGEST_SESSIONS_MAX)
@@ -90,8 +88,7 @@ class Scanner:
             raise
         except Exception as error:  # one session's trouble is not the others'
             self.counters.add("scan.faults")
-            reason = str(error) if isinstance(error, StoreFault) else place_of(error)
-            logger.error("A session of user %d can't be cut into chunks: %s", ref.user, reason)
+            logger.error("A session of user %d can't be cut into chunks: %s", ref.user, reason_of(error))
         self.counters.add("scan.cut", total)
         return total
 

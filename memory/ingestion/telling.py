@@ -1,6 +1,9 @@
-"""What can be told of an error without its text, which may hold what somebody said. Above: pipeline, tasks."""
+"""What can be told of an error without its text, which may hold what somebody said. Above: pipeline, tasks, scan,
+worker. Below: errors."""
 
 from __future__ import annotations
+
+from memory.errors import StoreFault
 
 
 def place_of(error: BaseException) -> str:
@@ -10,3 +13,8 @@ def place_of(error: BaseException) -> str:
         trace = trace.tb_next
     place = "" if trace is None else f" at {trace.tb_frame.f_code.co_name}:{trace.tb_lineno}"
     return type(error).__name__ + place
+
+
+def reason_of(error: Exception) -> str:
+    """The text of a store's fault, which is ours; of any other error, its place."""
+    return str(error) if isinstance(error, StoreFault) else place_of(error)

@@ -21,7 +21,7 @@ from memory.ingestion.breaker import Breaker
 from memory.ingestion.digesting import Teller
 from memory.ingestion.pipeline import Ingestor
 from memory.ingestion.scan import Queue
-from memory.ingestion.telling import place_of
+from memory.ingestion.telling import reason_of
 from memory.ingestion.tools import Outcome
 from memory.knowledge_ports import Usage
 from memory.limits import INGEST_CHUNKS_MAX, INGEST_OPEN_PATIENCE_S, INGEST_OPEN_RETRY_S
@@ -195,7 +195,7 @@ class IngestWork:
             logger.info("%s: %s", name, error)
         except Exception as error:
             self.counters.add(f"{name}_failed")
-            logger.error("%s: %s", name, str(error) if isinstance(error, StoreFault) else place_of(error))
+            logger.error("%s: %s", name, reason_of(error))
 
     async def ingest(self, user: int) -> bool:
         knowledge = await self._facts.get()

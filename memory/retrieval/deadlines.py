@@ -1,11 +1,15 @@
-"""What is left of a budget, on an injected clock. Above: prefetch, client, engine. Below: clock."""
+"""What is left of a budget, and who goes first, on an injected clock. Above: prefetch, client, engine, upkeep, the
+archiver. Below: clock."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from memory.clock import Clock
+
+_YIELD_S = 0.05  # between two looks at whether others are still busy
 
 
 class Deadline:
@@ -40,3 +44,9 @@ async def done_within(future: asyncio.Future[Any], clock: Clock, seconds: float)
         finally:
             alarm.cancel()
     return future.done()
+
+
+async def while_busy(busy: Callable[[], bool], clock: Clock, until_s: float) -> None:
+    """Return once others are not ``busy`` any more, or at ``until_s`` of the clock."""
+    while clock.monotonic() < until_s and busy():
+        await clock.sleep(_YIELD_S)

@@ -13,6 +13,7 @@ from memory.clock import Clock
 from memory.counters import Counters
 from memory.errors import StoreUnavailable, VoiceMemoryError
 from memory.limits import (
+    AWAY_IN_A_ROW,
     EMBED_IDLE_BATCH,
     FOLLOW_ACTIVE_S,
     FOLLOW_POLL_S,
@@ -26,15 +27,13 @@ from memory.limits import (
 )
 from memory.models import Scope
 from memory.ports import TurnLog
+from memory.retrieval.deadlines import while_busy
 from memory.retrieval.embedding import EmbedDesk
 from memory.retrieval.following import FollowedUser, Retired
 from memory.retrieval.snapshot_files import SnapshotStore
 from memory.retrieval.tasks import end_all
 
 logger = logging.getLogger(__name__)
-
-_YIELD_S = 0.05  # between two looks at whether recalls are over
-_AWAY_USERS = 2  # so many users in a row for whom a store is away: it is away for all
 
 
 class Upkeep:
@@ -95,7 +94,7 @@ class Upkeep:
         """Read on in the logs of users now talking, and have the embedder do what is left to do."""
         now_s, away = self._clock.monotonic(), 0
         for user in [user for user in self._users.values() if _due(user, now_s)]:
-            await self._let_recalls_pass(now_s + RECALL_YIELD_S_MAX)
+            await while_busy(self._busy, self._clock, now_s + RECALL_YIELD_S_MAX)
             user.facts.look()
             try:
                 await user.current()
@@ -104,15 +103,11 @@ class Upkeep:
                 continue
             except VoiceMemoryError as error:
                 away = away + 1 if isinstance(error, StoreUnavailable) else 0
-                if away >= _AWAY_USERS:
+                if away >= AWAY_IN_A_ROW:
                     raise
         if self._filling is None or self._filling.done():
             self._filling = asyncio.create_task(self._fill())
         await self.save(self._quiet(now_s))
-
-    async def _let_recalls_pass(self, until_s: float) -> None:
-        while self._clock.monotonic() < until_s and self._busy():
-            await self._clock.sleep(_YIELD_S)
 
     def _quiet(self, now_s: float) -> list[FollowedUser]:
         return [
@@ -131,7 +126,7 @@ class Upkeep:
             part for user in self._users.values() for part in (user, user.facts) if part.missing_vectors(1)
         ]:
             for part in lacking:
-                await self._let_recalls_pass(until_s)
+                await while_busy(self._busy, self._clock, until_s)
                 missing = part.missing_vectors(EMBED_IDLE_BATCH)
                 vectors = await self._desk.when_idle([text for _, text in missing]) if missing else None
                 if vectors is None:

@@ -13,10 +13,10 @@ import pytest
 
 from agent.calls import BEAT_S, LEASE_S, LOOK_S, CallRegistry, HeldCall
 from memory.datadir import runtime_dir
-from memory.errors import EmbeddedServerUnavailable
 from memory.settings import Settings, load_settings
 from memory.stores.connection import RedisLink
 from memory.stores.embedded import EmbeddedServer
+from tests.support.embedded import out_of_reach
 from tests.support.recalls import ManualClock
 from tests.support.voice import eventually
 
@@ -184,17 +184,7 @@ async def test_a_server_that_can_not_be_had_is_let_go_of_before_it_is_tried_agai
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each use of it is a file held open: an hour of trying would leave the worker none for its calls."""
-    made, closed = [], []
-
-    async def away(server: EmbeddedServer) -> str:
-        made.append(server)
-        raise EmbeddedServerUnavailable("its disk is full")
-
-    async def let_go(server: EmbeddedServer) -> None:
-        closed.append(server)
-
-    monkeypatch.setattr(EmbeddedServer, "ensure", away)
-    monkeypatch.setattr(EmbeddedServer, "aclose", let_go)
+    made, closed = out_of_reach(monkeypatch)
     clock = ManualClock()
     async with working(load_settings(), clock):
         for _ in range(3):

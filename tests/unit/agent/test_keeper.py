@@ -13,13 +13,13 @@ from agent import keeper as module
 from agent.keeper import Keeper, State
 from agent.local.client import SpeechClient
 from agent.settings import load
-from memory.errors import DataDirectoryUnusable, EmbeddedServerUnavailable, HostUnavailable
+from memory.errors import DataDirectoryUnusable, HostUnavailable
 from memory.hosting import answers
 from memory.models import MemoryEntry, Scope
 from memory.spool import Spool
 from memory.spool_frames import Spooled
-from memory.stores.embedded import EmbeddedServer
 from memory.wiring import in_memory_backend, recall_host
+from tests.support.embedded import out_of_reach
 from tests.support.voice import eventually
 
 
@@ -165,17 +165,7 @@ async def test_what_breaks_in_a_way_that_nobody_thought_of_is_told_too(data_dir:
 
 async def test_a_graph_that_can_not_be_had_is_let_go_of_after_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever watches /health asks every few seconds, and each use of the server is a file held open."""
-    made, closed = [], []
-
-    async def away(server: EmbeddedServer) -> str:
-        made.append(server)
-        raise EmbeddedServerUnavailable("its disk is full")
-
-    async def let_go(server: EmbeddedServer) -> None:
-        closed.append(server)
-
-    monkeypatch.setattr(EmbeddedServer, "ensure", away)
-    monkeypatch.setattr(EmbeddedServer, "aclose", let_go)
+    made, closed = out_of_reach(monkeypatch)
     keeper = Keeper(load())
     for _ in range(3):
         assert (await keeper.states())["graphiti"].message == "its disk is full"

@@ -23,6 +23,7 @@ from memory.errors import EmbedderUnavailable
 from memory.extras import install
 from memory.limits import ONNX_UNTOLD
 from memory.providers.minilm import IDS, SIGNED_SUM, sentence_model, signed_probe
+from memory.scheduling import hand_over
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,7 +84,9 @@ class LocalEmbedder:
         """
         if self._closed:
             raise EmbedderUnavailable("The embedder is closed.")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self.encode, list(texts))
+        encoding = asyncio.get_running_loop().run_in_executor(self._executor, self.encode, list(texts))
+        hand_over()
+        return await encoding
 
     async def aclose(self) -> None:
         """End the thread, after the text it is at; what waits fails with EmbedderUnavailable. Idempotent."""

@@ -33,6 +33,7 @@ from memory.retrieval.deadlines import Deadline, done_within
 from memory.retrieval.protocol import Malformed, Message, Request, read_message, recall_of
 from memory.retrieval.snapshot_files import remove_snapshot, snapshot_directory
 from memory.retrieval.tasks import end_all
+from memory.scheduling import hand_over
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Link:
         self._waiting[number] = future
         try:
             self._writer.write(Request(id=number, **fields).frame())
+            hand_over()
             if not await done_within(future, self._clock, timeout_s):
                 raise TimeoutError
             message = future.result()

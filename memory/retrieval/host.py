@@ -21,6 +21,7 @@ from memory.ports import Embedder
 from memory.retrieval.engine import RecallEngine
 from memory.retrieval.protocol import Malformed, Request, encode, read_message, recall_reply
 from memory.retrieval.tasks import end_all, within
+from memory.scheduling import hand_over
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +133,7 @@ class RecallHost:
             logger.error("A %s request failed: %s", request.op, type(error).__name__)
             frame = encode({"id": request.id, "error": type(error).__name__})
         writer.write(frame)
+        hand_over()
         await writer.drain()
 
     async def _answer(self, request: Request) -> bytes:

@@ -59,9 +59,10 @@ class Prepared:
     state: object  # of the index that the rest is true of
     asked: Query
     names_speaker: bool
-    wanted: ranking.Wanted
+    newest: NDArray[np.intp] | None  # places, where what came last is asked for
+    frame: ranking.Frame
     allowed: NDArray[np.bool_]
-    keywords: Vector
+    words: Vector
     share: Vector  # of the query's content that each turn holds (about 0..1)
 
 
@@ -183,9 +184,21 @@ class UserIndex:
         newest = self._newest(allowed) if asked.latest else None
         speaker = self.turns.said_by(named[0]) if len(named) == 1 else None
         wanted = ranking.Wanted(asked.when, asked.periods, speaker, newest, not asked.content)
-        keywords, share = self._keywords(asked, self.turns.features())
+        turns = self.turns.features()
+        keywords, share = self._keywords(asked, turns)
         return Prepared(
-            query, now, exclude_ids, exclude_session, self._state, asked, bool(named), wanted, allowed, keywords, share
+            query,
+            now,
+            exclude_ids,
+            exclude_session,
+            self._state,
+            asked,
+            bool(named),
+            newest,
+            ranking.frame(turns, wanted, self._weights),
+            allowed,
+            ranking.raised(keywords),
+            share,
         )
 
     def is_current(self, prepared: Prepared) -> bool:
@@ -206,21 +219,39 @@ class UserIndex:
                 exclude_session=prepared.exclude_session,
             )
         if not min_relevance:
-            return list(self._ranked(prepared, query_vector, k))
-        hits = list(islice(_distinct(self._ranked(prepared, query_vector, k * _REPEATS_ROOM), prepared.query), k))
-        newest = prepared.wanted.newest
-        latest = {self.turns.ids[place] for place in newest.tolist()} if newest is not None else set()
+            return self._ranked(prepared, query_vector, k, repeats=True)
+        hits = self._ranked(prepared, query_vector, k, repeats=False)
+        latest = set() if prepared.newest is None else {self.turns.ids[place] for place in prepared.newest.tolist()}
         return self._relevant(prepared.asked, hits, latest, names_speaker=prepared.names_speaker)
 
-    def _ranked(self, prepared: Prepared, vector: Vector | None, k: int) -> Iterator[Hit]:
+    def _ranked(self, prepared: Prepared, vector: Vector | None, k: int, *, repeats: bool) -> list[Hit]:
+        """The best ``k``; the best of each wording alone, unless ``repeats``."""
         share = prepared.share
         cosines, present = self._cosines(vector)
-        scores = ranking.combine(prepared.keywords, cosines, present, self._weights)
-        scores = ranking.in_context(scores, self.turns.features(), prepared.wanted, self._weights)
+        scores = ranking.combine(prepared.words, cosines, present, self._weights)
+        scores = ranking.in_context(scores, self.turns.features().links, prepared.frame, self._weights)
         scores[~prepared.allowed] = -np.inf
-        for place in ranking.best(scores, k).tolist():
-            cosine = float(cosines[place]) if cosines is not None and present is not None and present[place] else None
-            yield Hit(self.turns.turn(place), float(scores[place]), min(float(share[place]), 1.0), cosine)
+        places = ranking.best(scores, k if repeats else k * _REPEATS_ROOM).tolist()
+        if not repeats:
+            places = list(islice(self._distinct(places, prepared.query), k))
+        return [
+            Hit(
+                self.turns.turn(place),
+                float(scores[place]),
+                min(float(share[place]), 1.0),
+                float(cosines[place]) if cosines is not None and present is not None and present[place] else None,
+            )
+            for place in places
+        ]
+
+    def _distinct(self, places: Iterable[int], query: str) -> Iterator[int]:
+        """The first of each wording. A question that was asked before says nothing to who asks it again."""
+        known = {_wording(query)}
+        for place in places:
+            wording = _wording(self.turns.text(place))
+            if wording not in known:
+                known.add(wording)
+                yield place
 
     def _relevant(self, asked: Query, hits: list[Hit], latest: set[str], *, names_speaker: bool) -> list[Hit]:
         best = max(hits[0].score, 1e-9) if hits else 1.0
@@ -271,16 +302,6 @@ class UserIndex:
         places = np.flatnonzero(allowed)
         order = np.argsort(-self.turns.times.values[places], kind="stable")
         return places[order[: self._weights.latest_turns]]
-
-
-def _distinct(hits: Iterable[Hit], query: str) -> Iterator[Hit]:
-    """The best of each wording. A question that was asked before says nothing to who asks it again."""
-    known = {_wording(query)}
-    for hit in hits:
-        wording = _wording(hit.turn.text)
-        if wording not in known:
-            known.add(wording)
-            yield hit
 
 
 def _wording(text: str) -> str:

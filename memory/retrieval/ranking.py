@@ -5,12 +5,14 @@ Above: index. Below: bm25 (postings), neighbours (links), vectors (cosines). Pur
 Terms: B, keywords: per query term the best of a turn's own weight and part of its neighbours', summed, scaled to
 0..1, raised. D, vectors: cosine above the user's mean, scaled to 0..1. X = B + D. Then a turn gains from the turns
 around it, since talk spreads a fact over question and answer; a turn that only asks loses; a longer one gains.
+What needs no vector (``keyword_scores``, ``raised``, ``frame``) can be had while the query's is being made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +30,6 @@ class Weights:
 
     near: float = 0.5  # of a term's weight, for the turns next to the one that has it
     near2: float = 0.25  # for those two away
-    keyword_power: float = 1.5
     dense: float = 0.8
     beside: float = 0.5  # of the better neighbour's X
     beside2: float = 0.3
@@ -79,7 +80,7 @@ def keyword_scores(postings: Iterable[tuple[Posting, int]], turns: Turns, weight
     for posting, count in postings:
         where, value = posting.turns, posting.weights
         one[where] = value
-        touched = [where]
+        touched: list[NDArray[np.signedinteger[Any]]] = [where]
         for link, share in spread:
             beside = link[where]
             one[beside] = np.maximum(one[beside], value * np.float32(share))
@@ -94,46 +95,65 @@ def keyword_scores(postings: Iterable[tuple[Posting, int]], turns: Turns, weight
     return total[:n]
 
 
-def combine(keywords: Scores, cosines: Scores | None, present: NDArray[np.bool_] | None, weights: Weights) -> Scores:
-    """X of every turn from its keyword score and, where there are vectors, its cosine."""
-    combined = _raised(keywords, weights.keyword_power)
-    if cosines is not None and present is not None and present.any():
-        known = cosines if present.all() else cosines[present]
-        above = np.maximum(cosines - np.float32(known.mean()), 0)
-        above[~present] = 0
-        combined += above * np.float32(weights.dense / max(float(above.max()), 1e-9))
-    return combined
-
-
-def _raised(scores: Scores, power: float) -> Scores:
+def raised(scores: Scores) -> Scores:
+    """B of every turn from its keyword score: scaled to 0..1, to the power of 1.5."""
     low, high = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 0.0)
     if high <= low:
         # Every turn matches alike: with one turn, or a word that is everywhere, min-max would hide the match.
         return np.full_like(scores, 1.0 if high > 0 else 0.0)
     scaled: Scores = (scores - np.float32(low)) / np.float32(high - low)
-    return np.power(scaled, np.float32(power))
+    scaled *= np.sqrt(scaled)
+    return scaled
 
 
-def in_context(scores: Scores, turns: Turns, wanted: Wanted, weights: Weights) -> Scores:
-    """The final score Y from X: neighbours, questions, speaker, length, time."""
-    links = turns.links
-    spare = np.append(scores, np.float32(0))
-    asked = np.append(turns.asks, False)
-    before = spare[links.before] * _factor(asked[links.before], weights.answer)
-    final: Scores = scores + np.float32(weights.beside) * np.maximum(before, spare[links.after])
-    final += np.float32(weights.beside2) * np.maximum(spare[links.before2], spare[links.after2])
+def combine(words: Scores, cosines: Scores | None, present: NDArray[np.bool_] | None, weights: Weights) -> Scores:
+    """X of every turn from B and, where there are vectors, its cosine."""
+    if cosines is None or present is None or not present.any():
+        return words
+    known = cosines if present.all() else cosines[present]
+    above: Scores = np.maximum(cosines - np.float32(known.mean()), 0)
+    above[~present] = 0
+    above *= np.float32(weights.dense / max(float(above.max()), 1e-9))
+    above += words
+    return above
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a query makes of every turn whatever the turns say: final = (X and its neighbours') * ``factor`` +
+    ``bonus``. ``answers``: by how much more the turn before counts."""
+
+    answers: Scores
+    factor: Scores
+    bonus: Scores
+
+
+def frame(turns: Turns, wanted: Wanted, weights: Weights) -> Frame:
+    """Questions, speaker, length, time."""
+    factor = _factor(turns.asks, weights.asking)
     if wanted.speaker is not None:
-        final *= _factor(wanted.speaker, weights.speaker)
-    final *= _factor(turns.asks, weights.asking)
-    final += np.float32(weights.length) * np.minimum(turns.log_words, np.float32(weights.length_max))
+        factor *= _factor(wanted.speaker, weights.speaker)
+    bonus: Scores = np.float32(weights.length) * np.minimum(turns.log_words, np.float32(weights.length_max))
     if wanted.when:
-        final += np.float32(weights.time) * turns.tells_time
+        bonus += np.float32(weights.time) * turns.tells_time
     if wanted.periods:
-        final += np.float32(weights.date) * closeness(turns.times, wanted.periods, weights.date_days)
+        bonus += np.float32(weights.date) * closeness(turns.times, wanted.periods, weights.date_days)
     if wanted.newest is not None:
         first = weights.latest_alone if wanted.newest_alone else weights.latest
         steps = np.linspace(first, 0, len(wanted.newest), endpoint=False, dtype=np.float32)
-        final[wanted.newest] += steps
+        bonus[wanted.newest] += steps
+    asked = np.append(turns.asks, False)[turns.links.before]
+    return Frame(_factor(asked, weights.answer), factor, bonus)
+
+
+def in_context(scores: Scores, links: Links, frame: Frame, weights: Weights) -> Scores:
+    """The final score Y from X: neighbours, and what the query makes of every turn."""
+    spare = np.append(scores, np.float32(0))
+    best = np.maximum(spare[links.before] * frame.answers, spare[links.after])
+    final: Scores = scores + np.float32(weights.beside) * best
+    final += np.float32(weights.beside2) * np.maximum(spare[links.before2], spare[links.after2])
+    final *= frame.factor
+    final += frame.bonus
     return final
 
 

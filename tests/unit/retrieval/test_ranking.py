@@ -16,6 +16,10 @@ from memory.retrieval.ranking import WEIGHTS, Scores, Turns, Wanted
 FINITE = st.floats(-100, 100, width=32)
 
 
+def _in_context(scores: Scores, turns: Turns, wanted: Wanted) -> Scores:
+    return ranking.in_context(scores, turns.links, ranking.frame(turns, wanted, WEIGHTS), WEIGHTS)
+
+
 def _turns(sessions: list[int], *, asks: list[bool] | None = None, words: int = 0) -> Turns:
     n = len(sessions)
     neighbours = Neighbours()
@@ -75,13 +79,13 @@ def test_meaning_counts_above_the_users_mean() -> None:
 
 
 def test_a_match_in_the_only_turn_is_a_match() -> None:
-    np.testing.assert_allclose(ranking.combine(_scores(2), None, None, WEIGHTS), [1])
-    np.testing.assert_allclose(ranking.combine(_scores(0), None, None, WEIGHTS), [0])
+    np.testing.assert_allclose(ranking.raised(_scores(2)), [1])
+    np.testing.assert_allclose(ranking.raised(_scores(0)), [0])
 
 
 def test_a_question_hands_its_score_to_the_answer() -> None:
-    plain = ranking.in_context(_scores(1, 0), _turns([0, 0]), Wanted(), WEIGHTS)
-    asked = ranking.in_context(_scores(1, 0), _turns([0, 0], asks=[True, False]), Wanted(), WEIGHTS)
+    plain = _in_context(_scores(1, 0), _turns([0, 0]), Wanted())
+    asked = _in_context(_scores(1, 0), _turns([0, 0], asks=[True, False]), Wanted())
     np.testing.assert_allclose(plain, [1, WEIGHTS.beside])
     np.testing.assert_allclose(asked, [WEIGHTS.asking, WEIGHTS.beside * WEIGHTS.answer])
 
@@ -89,12 +93,10 @@ def test_a_question_hands_its_score_to_the_answer() -> None:
 def test_the_speaker_the_words_and_the_newest_count() -> None:
     turns = _turns([0, 1, 2])
     speaker = np.array([False, True, False])
-    np.testing.assert_allclose(
-        ranking.in_context(_scores(1, 1, 1), turns, Wanted(speaker=speaker), WEIGHTS), [1, WEIGHTS.speaker, 1]
-    )
-    newest = ranking.in_context(_scores(1, 1, 1), turns, Wanted(newest=np.array([2, 1])), WEIGHTS)
+    np.testing.assert_allclose(_in_context(_scores(1, 1, 1), turns, Wanted(speaker=speaker)), [1, WEIGHTS.speaker, 1])
+    newest = _in_context(_scores(1, 1, 1), turns, Wanted(newest=np.array([2, 1])))
     np.testing.assert_allclose(newest, [1, 1 + WEIGHTS.latest / 2, 1 + WEIGHTS.latest])
-    longer = ranking.in_context(_scores(1), _turns([0], words=10**6), Wanted(), WEIGHTS)
+    longer = _in_context(_scores(1), _turns([0], words=10**6), Wanted())
     np.testing.assert_allclose(longer, [1 + WEIGHTS.length * WEIGHTS.length_max])
 
 
@@ -115,5 +117,5 @@ def test_the_best_are_the_best_and_ties_keep_their_order(values: list[float], k:
 @pytest.mark.parametrize("n", [0, 1])
 def test_no_turns_no_scores(n: int) -> None:
     turns = _turns([0] * n)
-    scores = ranking.in_context(np.zeros(n, np.float32), turns, Wanted(when=True), WEIGHTS)
+    scores = _in_context(np.zeros(n, np.float32), turns, Wanted(when=True))
     assert scores.shape == (n,)

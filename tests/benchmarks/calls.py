@@ -40,11 +40,34 @@ _ARCHIVED_S = 20.0
 
 
 async def twenty_calls() -> list[Figure]:
-    """Goals of issue 4: every turn in the archive, once and in order; memory's own time per turn p95 20 ms."""
+    """Goals of issue 4: every turn in the archive, once and in order; memory's own time per turn p95 20 ms.
+
+    Twenty who speak, then ten who speak and ten who type: what is typed comes at once, with nothing heard before that a
+    recall could have begun with.
+    """
+    lost, spoken, busy = await _called(typing=0)
+    lost_too, mixed, busy_too = await _called(typing=CALLS // 2)
+    each = f"{TURNS} turns each with its reply"
+    return [
+        Figure("calls_at_once_turns_lost", lost, 0, detail=f"{CALLS} spoken calls all the time, {each}"),
+        _memory("calls_at_once_memory_p95_ms", spoken[False], busy),
+        Figure("calls_and_chats_at_once_turns_lost", lost_too, 0, detail=f"half of the {CALLS} type, {each}"),
+        _memory("calls_and_chats_at_once_spoken_memory_p95_ms", mixed[False], busy_too),
+        _memory("calls_and_chats_at_once_typed_memory_p95_ms", mixed[True], busy_too),
+    ]
+
+
+def _memory(name: str, times: Sequence[float], busy: float) -> Figure:
+    detail = f"{_spread(times)}; cores {busy:.0f} % busy, callers and LiveKit included"
+    return Figure(name, percentile(times, 0.95), 20, unit="ms", detail=detail)
+
+
+async def _called(typing: int) -> tuple[int, dict[bool, list[float]], float]:
+    """Twenty calls, ``typing`` of whom type: turns lost, memory's times by whether they were typed, how busy it was."""
     with rooms.server() as livekit:
         settings = {"AGENT_MAX_CALLS": str(CALLS), "AGENT_GREETING": "Hello."}
         async with rooms.worker(livekit, fixed.NAME, **settings) as (worker, traces):
-            async with _callers(livekit) as callers, asyncio.timeout(_ALL_S):
+            async with _callers(_orders(livekit, typing)) as callers, asyncio.timeout(_ALL_S):
                 await _told(callers, "there")
                 begun = len(traces.events)
                 psutil.cpu_percent()
@@ -52,28 +75,18 @@ async def twenty_calls() -> list[Figure]:
                 busy = psutil.cpu_percent()
                 times = memory_ms(traces.events[begun:])
             lost = [await _lost(worker, f"caller-{number}") for number in range(CALLS)]
-    told = f"{CALLS} calls all the time, half of them spoken, {TURNS} turns each with its reply"
-    return [
-        Figure("calls_at_once_turns_lost", sum(lost), 0, detail=told),
-        Figure(
-            "calls_at_once_memory_p95_ms",
-            percentile(times, 0.95),
-            20,
-            unit="ms",
-            detail=f"{_spread(times)}; cores {busy:.0f} % busy, callers and LiveKit included",
-        ),
-    ]
+    return sum(lost), times, busy
 
 
 @asynccontextmanager
-async def _callers(livekit: LiveKitServer) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The callers' process, which has its orders; they leave at the block's end."""
+async def _callers(orders: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The callers' process, which has its ``orders``; they leave at the block's end."""
     program = await asyncio.to_thread(rooms.callers)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(program, stdin=pipe, stdout=pipe)
     assert process.stdin is not None
     try:
-        process.stdin.write(json.dumps(_orders(livekit)).encode() + b"\n")
+        process.stdin.write(json.dumps(orders).encode() + b"\n")
         await process.stdin.drain()
         yield process
         process.stdin.close()
@@ -90,7 +103,7 @@ async def _told(callers: asyncio.subprocess.Process, event: str) -> None:
         raise AssertionError("the callers gave up; they said why on stderr")
 
 
-def _orders(livekit: LiveKitServer) -> dict[str, Any]:
+def _orders(livekit: LiveKitServer, typing: int) -> dict[str, Any]:
     calls = []
     for number in range(CALLS):
         identity, pauses = f"caller-{number}", random.Random(number)
@@ -102,7 +115,7 @@ def _orders(livekit: LiveKitServer) -> dict[str, Any]:
                 "identity": identity,
                 "token": livekit.token(identity, f"call-{number}"),
                 "join_s": number * _JOIN_EVERY_S,
-                "types": [fixed.said(turn) for turn in range(1, TURNS + 1)] if number % 2 else [],
+                "types": [fixed.said(turn) for turn in range(1, TURNS + 1)] if number < typing else [],
                 "turns_s": turns_s,
             }
         )
@@ -152,20 +165,20 @@ async def _archived(worker: WorkerProcess, user_id: str) -> list[MemoryEntry]:
     return [each for each in records if isinstance(each, MemoryEntry)]
 
 
-def memory_ms(told: Sequence[Event]) -> list[float]:
-    """What memory took of each turn of each call, in milliseconds: all its recalls, those that ran ahead included, and
-    what the first frame of the reply waited for the turn to be stored."""
-    times: list[float] = []
+def memory_ms(told: Sequence[Event]) -> dict[bool, list[float]]:
+    """What memory took of each turn of each call, in milliseconds, by whether the call was typed: all its recalls,
+    those that ran ahead included, and what the first frame of the reply waited for the turn to be stored."""
+    times: dict[bool, list[float]] = {False: [], True: []}
     by_job: dict[int, list[Event]] = defaultdict(list)
     for event in told:
         by_job[event["pid"]].append(event)
     for events in by_job.values():
-        spent = 0.0
+        spent, typed = 0.0, all(event["event"] != "transcript" for event in events)
         for event in events:
             if event["event"] in ("recalled", "durable"):
                 spent += event["ms"]
             elif event["event"] == "item" and event["role"] == "assistant":
-                times.append(spent)
+                times[typed].append(spent)
                 spent = 0.0
     return times
 

@@ -157,7 +157,7 @@ class RedisServer:
         deadline = time.monotonic() + _START_S
         with contextlib.closing(self.client()) as client:
             while self.process.poll() is None:
-                with contextlib.suppress(driver.ConnectionError, driver.BusyLoadingError):
+                with contextlib.suppress(driver.ConnectionError, driver.BusyLoadingError, driver.TimeoutError):
                     client.ping()
                     return True
                 if time.monotonic() > deadline:

@@ -63,7 +63,13 @@ class Checkout:
         )
 
     def installed(self) -> str:
-        command = [str(self.path / ".venv" / "bin" / "python"), "-c", "import tiny_part; print(tiny_part.VERSION)"]
+        # -B: bytecode of two versions installed within a second would be taken for the same file's.
+        command = [
+            str(self.path / ".venv" / "bin" / "python"),
+            "-B",
+            "-c",
+            "import tiny_part; print(tiny_part.VERSION)",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=True)
         return str(done.stdout).strip()
 

@@ -111,7 +111,7 @@ class Recorder:
 
     @property
     def _on_disk(self) -> bool:
-        return self._spooling is not None and (self._spooling.moves or self._spooling.spool.waiting > 0)
+        return self.spooled > 0
 
     @property
     def silent(self) -> bool:
@@ -136,6 +136,8 @@ class Recorder:
         if self._task is None and not self._closed:
             self._place = sessions, scope
             self._backlog.away = False
+            if self._spooling is not None:
+                self._spooling.starts()
             self._task = asyncio.create_task(self._run(sessions, scope), name="memory.recorder")
 
     def spool_as(self, scope: Scope, spool: Spool) -> None:
@@ -301,7 +303,7 @@ class Recorder:
         if not self._looked_for_left:
             await self._look_for_left(spool, sessions, scope)
         if spool is not None and spool.waiting:
-            await spool.replay(lambda record: self._store(sessions, scope, record))
+            await spool.replay(lambda record: self._store(sessions, scope, record), scope)
             self._backlog.notify()
         elif oldest is not None:
             await self._store(sessions, scope, oldest.record)

@@ -1,7 +1,8 @@
 """From the spool into the session store, in order, once in effect: a session's own turns, and what dead ones left.
 
 A record leaves the spool when the store has acknowledged it; a file goes when it has all of them. Ids make repetitions
-harmless. Above: recorder, plugin, the recall host. Below: spool, ports.
+harmless, since whose a file is is certain before its first record is stored. Above: recorder, plugin, the recall host.
+Below: spool, ports.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Protocol
 from memory.clock import Clock
 from memory.counters import Counters
 from memory.errors import SessionOwnership, SpoolUnusable, StoreFault, StoreUnavailable, VoiceMemoryError
-from memory.limits import RECORD_TIMEOUT_S, SPOOL_BATCH, SPOOL_REPLAY, SPOOL_SCAN_S
+from memory.limits import RECORD_TIMEOUT_S, SPOOL_REPLAY, SPOOL_SCAN_S
 from memory.models import Record, Scope, record_from_dict
 from memory.ports import Appended
 from memory.retrieval.tasks import to_the_end
-from memory.spool import Batch, Gate, Spool, SpoolFile
+from memory.spool import Spool
+from memory.spool_file import Batch, SpoolFile, id_of
 from memory.spool_frames import Spooled
 
 logger = logging.getLogger("memory.spool")
@@ -39,12 +41,12 @@ class Sessions(Protocol):
 class SessionSpool:
     """The spool of one session's recorder: turns that wait on disk. No file until the first of them; ``aclose`` it.
 
-    One task appends and moves, one replays. ``scope``: whose they are. ``waiting``: how many records are there, some of
-    them perhaps stored by now.
+    One task appends and moves, one replays. ``scope``: whose they are; ``for_good``: and will be. ``waiting``: how many
+    records are there, some of them perhaps stored by now.
     """
 
     def __init__(self, spool: Spool, scope: Scope, clock: Clock, counters: Counters) -> None:
-        self.spool, self.scope = spool, scope
+        self.spool, self.scope, self.for_good = spool, scope, False
         self._clock, self._counters = clock, counters
         self._files: list[SpoolFile] = []
         self._one_reads = asyncio.Lock()
@@ -66,41 +68,27 @@ class SessionSpool:
     def _append(self, items: Sequence[Spooled]) -> None:
         if self._files and self._files[-1].append(items):
             return
-        file = self.spool.create(self.scope)
+        file = self.spool.create(self.scope, for_good=self.for_good)
         self._files.append(file)
         file.append(items)
 
     async def move(self, scope: Scope) -> None:
-        """It is known now whose they are: put what is there where whoever looks for ``scope``'s finds it.
+        """It is known now whose they are: whoever looks for ``scope``'s finds what is there.
 
         Raises:
             SpoolUnusable: it can't be done now; nothing is lost.
         """
         async with self._one_reads:
-            if self._files:
-                await to_the_end(self._move, scope)
+            for file in tuple(self._files):
+                await to_the_end(self._bind, file, scope)
             self.scope = scope
 
-    def _move(self, scope: Scope) -> None:
-        before, left = self.scope, self._files
-        with self.spool.gate(scope).shared():  # what is on its way is in the new place before an erasure looks there
-            self._files, self.scope = [], scope
-            try:
-                while left:
-                    batch = left[0].batch(SPOOL_BATCH)
-                    if batch.records:
-                        self._append([Spooled(scope, item.at, _of_user(item.record, scope)) for item in batch.records])
-                    _tell_damage(batch, self._counters)
-                    if left[0].passed(batch.end):
-                        left.pop(0)
-            except BaseException:
-                self.scope = before
-                raise
-            finally:
-                self._files += left
+    def _bind(self, file: SpoolFile, scope: Scope) -> None:
+        with file.gate.shared(), self.spool.gate(scope).shared():
+            self.spool.bind(file, scope, for_good=self.for_good)
 
-    async def replay(self, store: Store) -> None:
-        """Give the oldest records, ``SPOOL_REPLAY`` at most, to ``store``, which stores them or gives them up.
+    async def replay(self, store: Store, scope: Scope) -> None:
+        """Give the oldest records, ``SPOOL_REPLAY`` at most, to ``store``: to be stored as ``scope``'s, or given up.
 
         Raises:
             StoreUnavailable: an erasure in the spool takes long.
@@ -113,7 +101,7 @@ class SessionSpool:
 
         try:
             async with self._one_reads:
-                gone = await _replayed(file, one, self._counters, self.spool.gate(self.scope))
+                gone = await _replayed(self.spool, file, scope, one, self._counters)
         except SpoolUnusable as error:
             # It may be read later, by another; what is said from now on is not held up.
             self._counters.add("spool.errors")
@@ -156,9 +144,12 @@ async def replay_left(
         if file is None:
             continue
         try:
-            bound = (scope, owner) if scope is not None and owner is not None else None
-            gate = spool.gate(owner) if owner is not None else None
-            done += await _adopted(file, _Storing(sessions, file, counters, bound), gate, counters, clock)
+            store = _Storing(sessions, file, counters)
+            while not await _replayed(spool, file, owner, store.one, counters):
+                await clock.sleep(0)
+            done += 1
+            counters.add("spool.files_replayed")
+            logger.warning("turns that an ended process had left in the spool are stored now (%d)", store.stored)
         except SpoolUnusable as error:
             unread = error
         finally:
@@ -166,14 +157,6 @@ async def replay_left(
     if unread is not None:
         raise unread
     return done
-
-
-async def _adopted(file: SpoolFile, store: _Storing, gate: Gate | None, counters: Counters, clock: Clock) -> int:
-    while not await _replayed(file, store.one, counters, gate):
-        await clock.sleep(0)
-    counters.add("spool.files_replayed")
-    logger.warning("turns that an ended process had left in the spool are stored now (%d)", store.stored)
-    return 1
 
 
 class Replayer:
@@ -199,23 +182,16 @@ class Replayer:
 
 
 class _Storing:
-    """Stores one dead file's records under nobody's lease: a session that has gone on elsewhere keeps its own.
+    """Stores one dead file's records under nobody's lease: a session that has gone on elsewhere keeps its own."""
 
-    ``bound``: whose they are said to be, and who that has turned out to be.
-    """
-
-    def __init__(
-        self, sessions: Sessions, file: SpoolFile, counters: Counters, bound: tuple[Scope, Scope] | None = None
-    ) -> None:
-        self._sessions, self._counters, self._bound = sessions, counters, bound
-        self._name = file.path.name
+    def __init__(self, sessions: Sessions, file: SpoolFile, counters: Counters) -> None:
+        self._sessions, self._counters = sessions, counters
+        self._file_id = id_of(file.path)
         self._session_ids: dict[tuple[str, Scope], str] = {}
         self.stored = 0
 
     async def one(self, item: Spooled) -> None:
         """Raises StoreUnavailable, and StoreFault where not even a session can be claimed: nothing is given up."""
-        if self._bound is not None and item.scope == self._bound[0]:
-            item = Spooled(self._bound[1], item.at, _of_user(item.record, self._bound[1]))
         record = _of_session(item.record, await self._claimed(item))
         try:
             await _timed(self._sessions.append(item.scope, record))
@@ -235,22 +211,28 @@ class _Storing:
                 await _timed(self._sessions.claim(session_id, item.scope))
             except SessionOwnership:
                 # Another user's by now, such as a room used again: one of its own, and the same one each time.
-                session_id = hashlib.sha256(f"{self._name}/{session_id}".encode()).hexdigest()[:32]
+                session_id = hashlib.sha256(f"{self._file_id}/{session_id}".encode()).hexdigest()[:32]
                 await _timed(self._sessions.claim(session_id, item.scope))
             self._session_ids[asked] = session_id
         return self._session_ids[asked]
 
 
 async def _replayed(
-    file: SpoolFile, store: Callable[[Spooled], Awaitable[None]], counters: Counters, gate: Gate | None
+    spool: Spool, file: SpoolFile, owner: Scope | None, store: Callable[[Spooled], Awaitable[None]], counters: Counters
 ) -> bool:
-    """Store a file's next records; whether these were the last, and the file is gone. ``gate``: of whom they become."""
+    """Store a file's next records, as ``owner``'s where nobody was known; whether these were the last, and the file is
+    gone."""
     with contextlib.ExitStack() as passing:
         try:
-            for each in filter(None, (file.gate, gate)):
-                await to_the_end(passing.enter_context, each.shared())
+            for gate in (file.gate, *((spool.gate(owner),) if owner is not None else ())):
+                await to_the_end(passing.enter_context, gate.shared())
         except SpoolUnusable as error:
             raise StoreUnavailable(str(error)) from None
+        try:
+            await to_the_end(spool.bind, file, owner, for_good=True)
+        except SpoolUnusable as error:  # they are stored all the same
+            counters.add("spool.errors")
+            logger.error("it can't be written down whose a file of the spool is (%s): %s", file.path.name, error)
         batch = await asyncio.to_thread(file.batch, SPOOL_REPLAY)
         for item in batch.records:
             await store(item)
@@ -276,11 +258,6 @@ def _of_session(record: Record, session_id: str) -> Record:
     if record.session_id == session_id:
         return record
     return record_from_dict({**record.to_dict(), "session_id": session_id})
-
-
-def _of_user(record: Record, scope: Scope) -> Record:
-    user_id = scope.user_id if scope.kind == "user" else ""
-    return record if record.user_id == user_id else record_from_dict({**record.to_dict(), "user_id": user_id})
 
 
 def _reason(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """How a spool's file is written: frames, each on its own, so that whatever is damaged costs itself alone.
 
 A frame: a mark, the payload's length, a checksum, the payload (JSON: whose it is, when it was put here, the record as
-redacted). No payload can hold the mark. Pure. Above: spool. Below: models, errors.
+redacted; or, without a record, whom the file goes to). No payload can hold the mark. Pure. Above: spool. Below: models,
+errors.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from memory.errors import SpoolUnusable, VoiceMemoryError
 from memory.models import Record, Scope, record_from_dict
 
-_FORMAT = 1
+_FORMAT = 2
+_FORMAT_OF_USERS = 1  # format 2 has files that go to another: version 1 would store them as nobody's, so it reads none
 _MARK = b"\xffVM\x01"  # \xff is in no UTF-8 text
 _HEAD = struct.Struct(">4sII")  # mark, bytes of the payload, CRC-32 of their count and of them
 
@@ -27,6 +31,13 @@ class Spooled:
     scope: Scope
     at: datetime
     record: Record
+
+    def of(self, scope: Scope) -> Spooled:
+        """The same as ``scope``'s."""
+        if scope == self.scope:
+            return self
+        user_id = scope.user_id if scope.kind == "user" else ""
+        return Spooled(scope, self.at, record_from_dict({**self.record.to_dict(), "user_id": user_id}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +60,18 @@ class Stretch:
 
 def encode(item: Spooled) -> bytes:
     """The frame of one record."""
-    scope = item.scope
+    version = _FORMAT if item.scope.kind == "session" else _FORMAT_OF_USERS
+    return _encoded(item.scope, {"v": version, "at": item.at.isoformat(), "record": item.record.to_dict()})
+
+
+def encode_owner(scope: Scope) -> bytes:
+    """The frame that says to whom a file goes."""
+    return _encoded(scope, {"v": _FORMAT})
+
+
+def _encoded(scope: Scope, fields: Mapping[str, Any]) -> bytes:
     owner = [scope.org_id, scope.agent_id, scope.user_id, scope.kind]
-    fields = {"v": _FORMAT, "scope": owner, "at": item.at.isoformat(), "record": item.record.to_dict()}
-    return _frame(json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode())
+    return _frame(json.dumps({**fields, "scope": owner}, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def split(data: bytes) -> list[Stretch]:
@@ -70,8 +89,8 @@ def split(data: bytes) -> list[Stretch]:
     return found
 
 
-def decode(payload: bytes) -> Spooled | None:
-    """The record in a frame; ``None`` where it is none.
+def decode(payload: bytes) -> Spooled | Scope | None:
+    """The record in a frame, or to whom the file goes; ``None`` where it is neither.
 
     Raises:
         SpoolUnusable: a newer version wrote it.
@@ -82,6 +101,8 @@ def decode(payload: bytes) -> Spooled | None:
             raise SpoolUnusable("The spool was written by a newer version; upgrade to have its turns stored.")
         org, agent, user, kind = fields["scope"]
         scope = Scope(org_id=org, agent_id=agent, user_id=user, kind=kind)
+        if "record" not in fields:
+            return scope
         return Spooled(scope, datetime.fromisoformat(fields["at"]), record_from_dict(fields["record"]))
     except SpoolUnusable:
         raise

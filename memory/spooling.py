@@ -32,6 +32,7 @@ class Spooling:
         self.spool = spool
         self.works = True
         self._owner = spool.scope
+        self._appends = False
         self._settled = asyncio.Event()  # what is on disk is where it belongs, or was tried to be put there
         self._settled.set()
         self._backlog, self._prepare, self._clock, self._counters = backlog, prepare, clock, counters
@@ -44,13 +45,17 @@ class Spooling:
             self._settled.clear()
             self._backlog.notify()
 
-    @property
-    def moves(self) -> bool:
-        """What is on disk is on its way to where it belongs, and not all counted by ``spool.waiting``."""
-        return not self._settled.is_set()
+    def starts(self) -> None:
+        """From now on turns are stored as their owner's, and nobody else will turn out to be that."""
+        self.spool.for_good = True
+        if self._appends:
+            self._settled.clear()
 
     async def settled(self) -> None:
-        """Return once what is on disk is its owner's; a disk that hangs is not waited for."""
+        """Return once what is on disk is its owner's; a disk that hangs is not waited for.
+
+        Nothing is stored before that: after a crash it could be found on disk as another's.
+        """
         if not self._settled.is_set():
             await finished_within(self._settled.wait(), self._clock, STORE_TIMEOUT_S)
 
@@ -104,7 +109,11 @@ class Spooling:
                     self._give_up(waiting, error)
                     return
                 break  # it comes first the next time
-        await self.spool.append(prepared)
+        self._appends = True
+        try:
+            await self.spool.append(prepared)
+        finally:
+            self._appends = False
         self._backlog.leave(*batch[: len(prepared)])
 
     def _give_up(self, waiting: Waiting, error: Exception) -> None:

@@ -17,11 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory import spool as module
+from memory import spool as spool_module
+from memory import spool_file as module
 from memory.errors import SpoolUnusable, StoreUnavailable
 from memory.models import MemoryEntry, MemoryEvent, Record, Scope
 from memory.ports import Selection
-from memory.spool import Spool, SpoolFile
+from memory.spool import Spool
+from memory.spool_file import SpoolFile
 from memory.spool_frames import Spooled, decode, encode, split
 
 ANA = Scope(org_id="acme", agent_id="desk", user_id="ana")
@@ -44,7 +46,7 @@ def contents(file: SpoolFile, limit: int = 1_000) -> list[str]:
 
 def items_in(data: bytes) -> list[Spooled]:
     payloads = [part.payload for part in split(data) if part.payload is not None and not part.erased]
-    return [item for payload in payloads if (item := decode(payload)) is not None]
+    return [item for payload in payloads if isinstance(item := decode(payload), Spooled)]
 
 
 @pytest.fixture
@@ -130,7 +132,7 @@ def test_a_payload_that_is_no_record_is_none() -> None:
 
 def test_what_a_newer_version_wrote_is_refused_not_dropped() -> None:
     with pytest.raises(SpoolUnusable, match="upgrade"):
-        decode(b'{"v":2}')
+        decode(b'{"v":3}')
 
 
 # --- files
@@ -226,7 +228,7 @@ def test_a_full_spool_takes_nothing_more_and_keeps_what_it_has(spool: Spool, mon
     with pytest.raises(SpoolUnusable, match="full"):
         file.append(spooled(said("three")))
     assert contents(file) == ["one", "two"]
-    monkeypatch.setattr(module, "SPOOL_TOTAL_BYTES_MAX", 1)
+    monkeypatch.setattr(spool_module, "SPOOL_TOTAL_BYTES_MAX", 1)
     with pytest.raises(SpoolUnusable, match="full"):
         spool.create(BEN)
     file.close()

@@ -27,7 +27,8 @@ from memory.limits import (
 from memory.models import Scope
 from memory.ports import Appended, Selection
 from memory.replay import Replayer, SessionSpool, replay_left
-from memory.spool import Spool, SpoolFile
+from memory.spool import Spool
+from memory.spool_file import SpoolFile
 from memory.spool_frames import Spooled
 from memory.stores.inmemory import InMemorySessionStore
 from tests.support.recalls import settle
@@ -230,7 +231,7 @@ async def test_an_outage_that_was_told_is_not_waited_for(desk: AwayDesk) -> None
 async def test_a_full_spool_is_said_with_ids_and_its_turns_wait_in_memory(
     desk: AwayDesk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(spool_module, "SPOOL_RECORDS_MAX", 2)
+    monkeypatch.setattr("memory.spool_file.SPOOL_RECORDS_MAX", 2)
     await desk.said("one", "two")
     late = turn("my secret")
     desk.recorder.record(late)
@@ -419,7 +420,7 @@ async def test_a_file_that_cannot_be_read_holds_up_nobody_else(
 ) -> None:
     store, counters = InMemorySessionStore(clock), Counters()
     newer = await left(spool, "of a newer version")
-    monkeypatch.setattr("memory.spool_frames._FORMAT", 99)
+    monkeypatch.setattr("memory.spool_frames._FORMAT_OF_USERS", 99)
     newer.unlink()
     newer = await left(spool, "of a newer version")
     monkeypatch.undo()

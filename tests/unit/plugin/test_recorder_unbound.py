@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from memory import spool as spool_module
 from memory.clock import SystemClock
 from memory.counters import Counters
 from memory.identity import group_digest
@@ -19,7 +20,8 @@ from memory.limits import DURABLE_WAIT_S, SPOOL_AFTER_S, SPOOL_RETRY_S, SPOOL_UN
 from memory.models import MemoryEntry, Record, Scope
 from memory.ports import Selection
 from memory.replay import replay_left
-from memory.spool import Batch, Spool, SpoolFile
+from memory.spool import Spool
+from memory.spool_file import SpoolFile
 from memory.spool_frames import Spooled
 from tests.support.recalls import settle
 from tests.support.sessions import HandClock
@@ -63,6 +65,10 @@ def text_of(record: Record) -> str:
     return record.content
 
 
+def refusing(*_: Any) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
 def left(spool: Spool, *texts: str, scope: Scope = SOMEBODY) -> Path:
     """What a process has left that died before it knew its caller."""
     file = spool.create(scope)
@@ -89,18 +95,18 @@ async def test_what_is_just_being_bound_is_not_taken_to_be_stored(
     desk: Unknown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.said("one", "two")
-    reads, answers = threading.Event(), threading.Event()
-    batch = SpoolFile.batch
+    binds, answers = threading.Event(), threading.Event()
+    bind = SpoolFile.bind
 
-    def slow(file: SpoolFile, limit: int) -> Batch:
-        reads.set()
+    def slow(file: SpoolFile, *to: Any) -> None:
+        binds.set()
         answers.wait(30)
-        return batch(file, limit)
+        bind(file, *to)
 
-    monkeypatch.setattr(SpoolFile, "batch", slow)
+    monkeypatch.setattr(SpoolFile, "bind", slow)
     desk.known()
     desk.start()
-    await eventually(reads.is_set, "a move that has begun")
+    await eventually(binds.is_set, "a move that has begun")
     storing = asyncio.create_task(desk.recorder.stored(60))
     try:
         await settle()
@@ -151,12 +157,23 @@ async def test_what_was_said_before_is_found_as_the_users_while_the_store_is_awa
     assert await logged(desk.store) == ["said afterwards"]
 
 
-async def test_a_disk_that_has_no_room_to_move_it_keeps_it_and_tries_again(
+async def test_a_full_spool_holds_nobody_up_who_becomes_known(
     desk: Unknown, spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.said("one", "two")
+    monkeypatch.setattr("memory.spool.SPOOL_TOTAL_BYTES_MAX", 1)
+    monkeypatch.setattr("memory.spool_file.SPOOL_BYTES_MAX", 1)
+    desk.known()
+    await eventually(lambda: len(desk.files_of(SCOPE)) == 1 and not desk.files_of(SOMEBODY), "a file of the user's")
+
+
+@pytest.mark.parametrize("call", ["rename", "pwrite"])
+async def test_a_disk_that_cannot_be_written_when_it_is_known_keeps_all_and_is_tried_again(
+    desk: Unknown, spool: Spool, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    await desk.said("one", "two")
     with monkeypatch.context() as patch:
-        patch.setattr(spool_module, "SPOOL_TOTAL_BYTES_MAX", 1)
+        patch.setattr(os, call, refusing)
         desk.known()
         await eventually(lambda: not desk.recorder._spooling or not desk.recorder._spooling.works, "a refusal")
         assert len(desk.files_of(SOMEBODY)) == 1
@@ -172,7 +189,7 @@ async def test_what_could_not_be_moved_is_stored_as_the_users_all_the_same(
     desk: Unknown, spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.said("one", "two")
-    monkeypatch.setattr(spool_module, "SPOOL_TOTAL_BYTES_MAX", 1)
+    monkeypatch.setattr(os, "rename", refusing)
     desk.known()
     desk.start()
     assert await desk.recorder.stored(5)

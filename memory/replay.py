@@ -128,8 +128,8 @@ async def replay_left(
 ) -> int:
     """Store what dead processes have left in the spool, of one user if given; returns how many files that were.
 
-    ``owner``: who ``scope`` has turned out to be, to be stored as theirs. Without a ``scope``, turns of callers who
-    were not known are left for ``SPOOL_UNBOUND_S`` to whoever goes on with their session.
+    ``owner``: who ``scope`` has turned out to be; a file of which nothing was stored yet becomes theirs. Without a
+    ``scope``, turns of callers who were not known are left for ``SPOOL_UNBOUND_S`` to who goes on with their session.
     Files that another process replays, or whose writer lives, are left to it; so are those that can't be read.
 
     Raises:

@@ -57,17 +57,17 @@ class SpoolFile:
         self._one_at_a_time = threading.Lock()
 
     def append(self, items: Sequence[Spooled]) -> bool:
-        """Write records to the end; they are on the disk when this returns, and none of them is when it raises.
+        """Write records to the end, as its owner's; they are on the disk when this returns, and none is when it raises.
 
         False: the file was all replayed, and is gone.
 
         Raises:
             SpoolUnusable: the spool is full, or its disk is, or can't be written.
         """
-        data = b"".join(map(encode, items))
         with self._one_at_a_time, self.gate.shared():
             if self._file < 0:
                 return False
+            data = b"".join(encode(item.of(self._scope or item.scope)) for item in items)
             if self._size + len(data) > SPOOL_BYTES_MAX or self.records + len(items) > SPOOL_RECORDS_MAX:
                 raise SpoolUnusable(
                     f"The spool of this session is full ({SPOOL_BYTES_MAX} bytes, {SPOOL_RECORDS_MAX} records)."

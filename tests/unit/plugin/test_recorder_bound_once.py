@@ -20,6 +20,8 @@ from memory.ports import Appended, Selection
 from memory.replay import SessionSpool, replay_left
 from memory.spool import Spool
 from memory.spool_file import SpoolFile
+from memory.spool_frames import Spooled
+from tests.support.recalls import NOON
 from tests.support.sessions import HandClock
 from tests.support.voice import eventually
 from tests.unit.plugin.test_recorder import SCOPE, Troubled, turn
@@ -88,6 +90,35 @@ async def test_P_erased_what_its_heir_has_not_stored_yet_is_erased_with_the_rest
     age(spool)
     await replayed(spool, store)
     assert await logged(store) == await logged(store, SOMEBODY) == []
+
+
+@pytest.mark.promise("P-erased")
+async def test_P_erased_an_erasure_waits_for_what_is_just_becoming_the_users(
+    clock: HandClock, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    binds, answers = threading.Event(), threading.Event()
+    bind = SpoolFile.bind
+
+    def slow(file: SpoolFile, *to: Any) -> None:
+        binds.set()
+        answers.wait(30)
+        bind(file, *to)
+
+    monkeypatch.setattr(SpoolFile, "bind", slow)
+    session = SessionSpool(spool, SOMEBODY, clock, Counters())
+    await session.append([turn("forget me", session_id="call-1")])
+    moving = asyncio.create_task(session.move(SCOPE))
+    await eventually(binds.is_set, "a file that is being bound")
+    erasing = asyncio.create_task(spool.erase(SCOPE, Selection("all")))
+    try:
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert not erasing.done()
+    finally:
+        answers.set()
+        await moving
+    assert await erasing == 1
+    await session.aclose()
 
 
 @pytest.mark.promise("P-isolated")
@@ -249,6 +280,20 @@ async def test_turns_whose_session_is_anothers_by_now_are_in_one_session_however
 
 
 # --- the file
+
+
+async def test_what_is_just_being_appended_to_a_file_that_is_bound_is_its_owners_without_any_other_sign(
+    clock: HandClock, spool: Spool
+) -> None:
+    file = spool.create(SOMEBODY)
+    file.append([Spooled(SOMEBODY, NOON, turn("one", session_id="call-1"))])
+    spool.bind(file, SCOPE, for_good=True)
+    assert await spool.erase(SCOPE, Selection("all")) == 1
+    file.append([Spooled(SOMEBODY, NOON, turn("two", session_id="call-1"))])
+    file.close()
+    store = Troubled(clock)
+    await replayed(spool, store)
+    assert await logged(store) == ["two"]
 
 
 def bound(spool: Spool, *texts: str, session: str = "call-1") -> Path:

@@ -1,10 +1,11 @@
 """``attach``: the memory of one session, put together and hooked into it. Above: the user's program. Below: the parts.
 
 Hooks, and why these: ``llm_node`` and ``tts_node`` are replaced on the agent's instance, so that subclasses with nodes
-or hooks of their own keep working; the ``agent_handoff`` item, which LiveKit emits for the first agent and each later
-one before it is entered, is when an agent and the audio output are there and nothing was said yet; ``speech_created``
-comes before every speech, in the context its tasks inherit. ``generate_reply`` is replaced on the session's instance to
-know a typed text before livekit prepares its LLM call; it is only looked at.
+or hooks of their own keep working; ``on_user_turn_completed`` too, since livekit reports no turn whose hook raises. The
+``agent_handoff`` item, which LiveKit emits for the first agent and each later one before it is entered, is when an
+agent and the audio output are there and nothing was said yet; ``speech_created`` comes before every speech, in the
+context its tasks inherit. ``generate_reply`` is replaced on the session's instance to know a typed text before livekit
+prepares its LLM call; it is only looked at.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from memory.plugin.opening import Opening
 from memory.plugin.recall import RecallGate
 from memory.plugin.resuming import newest_within, put_back
 from memory.plugin.turns import Turns
+from memory.plugin.unanswered import around_turn, passed_on
 from memory.privacy.intake import Intake
 from memory.privacy.redaction import CardRedactor
 from memory.recorder import Recorder
@@ -247,6 +249,13 @@ class AttachedMemory:
     def _around(self, agent: Agent) -> None:
         self._hooks.replace(agent, "llm_node", self._gate.around)
         self._hooks.replace(agent, "tts_node", self._ear.tap)
+        self._hooks.replace(
+            agent,
+            "on_user_turn_completed",
+            lambda hook: around_turn(
+                hook, reported=lambda: self._model(agent) is not None, record=lambda turn: self._unanswered(agent, turn)
+            ),
+        )
 
     def _around_output(self) -> None:
         output = self._ear.over(self._session.output.audio)
@@ -284,6 +293,7 @@ class AttachedMemory:
                 typed = kwargs.get("user_input")
                 text = typed.text_content if isinstance(typed, llm.ChatMessage) else typed
                 if isinstance(text, str):
+                    passed_on(text)
                     self._gate.hint(text, self._session.current_agent.chat_ctx)
             return generate_reply(*args, **kwargs)
 
@@ -296,10 +306,15 @@ class AttachedMemory:
             self._around_output()
             self._finder.started.set()
         elif item.type == "message" and item.role in ("user", "assistant"):
-            self._record(item)
+            self._record(item, current_speech.get())
 
-    def _record(self, item: llm.ChatMessage) -> None:
-        speech = current_speech.get()
+    def _unanswered(self, agent: Agent, message: llm.ChatMessage) -> None:
+        """The hook has dropped a spoken turn. A realtime model tells what it has heard by itself."""
+        with self._hooks.guarded("on_user_turn_completed"):
+            if not isinstance(self._model(agent), llm.RealtimeModel):
+                self._record(message, Speech("voice"))
+
+    def _record(self, item: llm.ChatMessage, speech: Speech | None) -> None:
         try:
             records = self._turns.user(item, speech) if item.role == "user" else self._reply(item, speech)
         except InvalidEntry as error:
@@ -314,12 +329,11 @@ class AttachedMemory:
             item,
             speech,
             spoken=self._session.output.audio is not None and self._session.output.audio_enabled,
-            realtime=isinstance(self._model(), llm.RealtimeModel),
+            realtime=isinstance(self._model(self._session.current_agent), llm.RealtimeModel),
             about=self._gate.remembered(speech.user_item_id if speech is not None else None),
         )
 
-    def _model(self) -> object:
-        agent = self._session.current_agent
+    def _model(self, agent: Agent) -> object:
         return agent.llm if is_given(agent.llm) else self._session.llm
 
     def _tool(self) -> llm.Tool:

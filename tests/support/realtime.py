@@ -21,13 +21,16 @@ async def _stream(*items: T) -> AsyncIterator[T]:
 
 
 class ScriptedRealtime(llm.RealtimeModel):
-    """Answers with ``messages``, each a text and its audio; transcribes what ``hear`` is told."""
+    """Answers with ``messages``, each a text and its audio; transcribes what ``hear`` is told.
 
-    def __init__(self, *messages: str) -> None:
+    ``turn_detection``: it tells itself when a turn is over.
+    """
+
+    def __init__(self, *messages: str, turn_detection: bool = True) -> None:
         super().__init__(
             capabilities=llm.RealtimeCapabilities(
                 message_truncation=False,
-                turn_detection=True,
+                turn_detection=turn_detection,
                 user_transcription=True,
                 auto_tool_reply_generation=False,
                 audio_output=True,

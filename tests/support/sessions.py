@@ -184,15 +184,20 @@ async def call(
     preemptive: bool = True,
     session_options: dict[str, Any] | None = None,
     text_output: io.TextOutput | None = None,
+    model: Any = "scripted",
     **attaching: Any,
 ) -> AsyncIterator[Call]:
-    """A started session with the memory attached. ``over``: what the session's audio output is, above ``output``."""
+    """A started session with the memory attached. ``over``: what the session's audio output is, above ``output``.
+
+    ``model``: what thinks in place of the scripted LLM; ``None``: nothing does.
+    """
     clock = clock or HandClock()
     store = store or InMemorySessionStore(clock)
     retriever = retriever or ScriptedRetriever()
     output = output or ManualOutput(instant=True)
-    model, hearing, voice = ScriptedLLM(answers), ScriptedSTT(), tts or WordTTS()
-    session = new_session(model, tts=voice, stt=hearing, preemptive=preemptive, **(session_options or {}))
+    scripted, hearing, voice = ScriptedLLM(answers), ScriptedSTT(), tts or WordTTS()
+    thinks = scripted if model == "scripted" else model
+    session = new_session(thinks, tts=voice, stt=hearing, preemptive=preemptive, **(session_options or {}))
     session.input.audio = SilentMicrophone()
     session.output.audio = over(output) if over is not None else output
     session.output.transcription = text_output
@@ -208,7 +213,7 @@ async def call(
     )
     await session.start(agent, record=False)
     try:
-        yield Call(session, agent, memory, store, retriever, model, voice, hearing, clock, output)
+        yield Call(session, agent, memory, store, retriever, scripted, voice, hearing, clock, output)
     finally:
         await session.aclose()
         await memory.aclose()

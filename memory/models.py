@@ -332,6 +332,7 @@ class Recall(_Model):
     """What came back for one query. ``degraded`` names what was missing, such as ``vectors`` or ``host``.
 
     ``state`` is of the user's memory when it was made: with another one, something was erased or a fact has changed.
+    It begins with the log's ``epoch`` and a slash.
     """
 
     passages: tuple[Passage, ...] = ()
@@ -339,6 +340,12 @@ class Recall(_Model):
     degraded: tuple[str, ...] = ()
     elapsed_ms: float = 0.0
     state: str = ""
+
+    @property
+    def epoch(self) -> int | None:
+        """How often something of the user's had been erased when it was made; ``None`` where it isn't known."""
+        erasures = self.state.partition("/")[0]
+        return int(erasures) if erasures.isdecimal() else None
 
 
 class ConversationContext(_Model):

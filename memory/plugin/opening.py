@@ -16,6 +16,7 @@ from memory.identity import Assurance
 from memory.models import Scope
 from memory.plugin.caller import Caller
 from memory.plugin.recall import RecallGate
+from memory.ports import TurnLog
 from memory.recorder import Recorder
 from memory.replay import replay_left
 from memory.retrieval.prefetch import Prefetcher
@@ -118,7 +119,7 @@ class Opening:
             finding.cancel()
         self._recorder.start(backend.sessions, caller.scope)
         self._prefetcher = self._prefetcher_for(caller, backend)
-        self._gate.open(self._prefetcher)
+        self._gate.open(self._prefetcher, lambda: _epoch(backend.sessions, caller.scope))
         if backend.spool is not None:
             self._replaying = asyncio.create_task(self._replay(backend, backend.spool), name="memory.replay")
 
@@ -188,3 +189,7 @@ class Opening:
             counters=self._counters,
             way=self._gate.way,
         )
+
+
+async def _epoch(log: TurnLog, scope: Scope) -> int:
+    return (await log.read(scope, after="", limit=0)).epoch

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,13 @@ from memory.settings import Settings
 logger = logging.getLogger("memory.plugin")
 
 LlmNode = Callable[[llm.ChatContext, list[llm.Tool], ModelSettings], Any]
+Erasures = Callable[[], Coroutine[Any, Any, int]]
 LATE = "memory_late"
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What was found for one user message; a tool step of the same turn finds it again."""
+    """What was found for one user message; a tool step of the same turn finds it again, if nothing was erased since."""
 
     message_id: str
     text: str
@@ -71,6 +72,7 @@ class RecallGate:
         self.way = way
         self._opened: asyncio.Future[Prefetcher | None] = asyncio.get_running_loop().create_future()
         self._waits = True
+        self._erasures: Erasures | None = None
         self._turn: _Turn | None = None
         self.profile = Profile(clock, counters)
 
@@ -83,9 +85,13 @@ class RecallGate:
     def last_recall(self) -> Recall | None:
         return self._turn.recall if self._turn else None
 
-    def open(self, prefetcher: Prefetcher | None) -> None:
-        """From now on turns recall; never, with ``None``: nobody is known well enough."""
+    def open(self, prefetcher: Prefetcher | None, erasures: Erasures | None = None) -> None:
+        """From now on turns recall; never, with ``None``: nobody is known well enough.
+
+        ``erasures`` tells the log's epoch. It is asked before a block is told once more, and nowhere else.
+        """
         if not self._opened.done():
+            self._erasures = erasures
             self._opened.set_result(prefetcher)
 
     def stop_waiting(self) -> None:
@@ -148,7 +154,7 @@ class RecallGate:
         if not text:
             return None
         turn = self._turn
-        if turn is None or (turn.message_id, turn.text) != (message.id, text):
+        if turn is None or (turn.message_id, turn.text) != (message.id, text) or await self._outdated(turn, deadline):
             recall = await self._recall(text, deadline, self._present(chat_ctx))
             profile = self.profile.for_turn(recall, _earlier(chat_ctx, message), self._present(chat_ctx))
             turn = self._turn = _Turn(message.id, text, self._block(recall, text, profile), recall)
@@ -158,6 +164,18 @@ class RecallGate:
         context = chat_ctx.copy()
         context.items = [prefixed if item is message else item for item in context.items]
         return _Prefixed(context, list(chat_ctx.items), message, prefixed)
+
+    async def _outdated(self, turn: _Turn, deadline: Deadline) -> bool:
+        """Whether something may have been erased since the turn's block was made, by whomever: a tool, or a page."""
+        if not turn.block or turn.recall is None or self._erasures is None:
+            return False
+        asking = asyncio.ensure_future(self._erasures())
+        try:
+            return not await deadline.met_by(asking) or asking.result() != turn.recall.epoch
+        except Exception:
+            return True  # with the log away a recall finds nothing, and that is told then
+        finally:
+            asking.cancel()
 
     def _greeting(self, chat_ctx: llm.ChatContext) -> _Prefixed | None:
         """What the LLM is told where nobody has said anything yet, as a message of the user's that holds it alone."""

@@ -50,7 +50,7 @@ class ScriptedRetriever:
     profiled: Sequence[Fact] = ()
     profile_hold: asyncio.Event = field(default_factory=asyncio.Event)
     profiles: list[str] = field(default_factory=list)  # the names it was asked for with
-    state: str = ""
+    state: str = "0/0"
     running: int = 0
 
     def __post_init__(self) -> None:

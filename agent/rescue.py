@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import aiohttp
@@ -64,6 +64,18 @@ class LostCall:
         return f"agent-{self.job_id}"
 
 
+@dataclass(slots=True)
+class _Case:
+    """A call that is being seen to: its latest death, and the dispatches made for it and not called off, at most one.
+
+    ``died``: there was a death since, such as of the job that was sent.
+    """
+
+    call: LostCall
+    died: bool = False
+    sent: list[str] = field(default_factory=list)
+
+
 def open_api(url: str, key: str, secret: str) -> api.LiveKitAPI:
     """LiveKit's API with a deadline on each call."""
     return api.LiveKitAPI(url, key, secret, timeout=aiohttp.ClientTimeout(total=_API_TIMEOUT_S))
@@ -84,6 +96,7 @@ class Rescuer:
         self._api, self._registry = lkapi, registry
         self._clock = clock or SystemClock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._cases: dict[tuple[str, str], _Case] = {}  # by room and agent's name
         self._slots = asyncio.Semaphore(RESCUES_AT_ONCE)
 
     def start(self) -> None:
@@ -92,11 +105,15 @@ class Rescuer:
             self._later(self._watch(self._registry))
 
     def died(self, call: LostCall) -> None:
-        """A job of this machine has ended as no job should."""
+        """A job of this machine has ended as no job should. A call is seen to once at a time, however many have."""
         if call.deaths > DEATHS_MAX:
             logger.error("a call's jobs have died %d times; it is given up (job %s)", call.deaths, call.job_id)
-            return
-        self._later(self._rescue(call))
+        place = (call.room, call.agent_name)
+        if (case := self._cases.get(place)) is not None:
+            case.call, case.died = replace(call, deaths=max(call.deaths, case.call.deaths)), True
+        elif call.deaths <= DEATHS_MAX:
+            case = self._cases[place] = _Case(call)
+            self._later(self._see_to(place, case))
 
     async def aclose(self) -> None:
         """Stop; what is half done stays so. Idempotent."""
@@ -110,23 +127,36 @@ class Rescuer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _rescue(self, call: LostCall) -> None:
-        async with self._slots:
-            sent: list[str] = []
-            for pause_s in PAUSES_S:
-                await self._clock.sleep(pause_s)
-                try:
-                    if await self._attempted(call, sent):
+    async def _see_to(self, place: tuple[str, str], case: _Case) -> None:
+        try:
+            async with self._slots:
+                while case.call.deaths <= DEATHS_MAX:
+                    case.died = False
+                    over = await self._rescued(case)
+                    if not case.died:
+                        if not over:
+                            logger.error("no agent came back into a call; it is given up (job %s)", case.call.job_id)
                         return
-                except _FAULTS as error:
-                    logger.warning("an agent could not be brought back (%s)", type(error).__name__)
-        logger.error("no agent came back into a call; it is given up (job %s)", call.job_id)
+        finally:
+            del self._cases[place]
 
-    async def _attempted(self, call: LostCall, sent: list[str]) -> bool:
-        """Whether nothing is left to be done: an agent is there, or nobody who would want one.
+    async def _rescued(self, case: _Case) -> bool:
+        """Whether nothing is left to be done. Not so, at once, where there was another death meanwhile."""
+        for pause_s in PAUSES_S:
+            if not case.died:
+                await self._clock.sleep(pause_s)
+            if case.died:
+                return False
+            try:
+                if await self._attempted(case):
+                    return True
+            except _FAULTS as error:
+                logger.warning("an agent could not be brought back (%s)", type(error).__name__)
+        return False
 
-        ``sent``: the dispatches made for it so far and not called off, at most one.
-        """
+    async def _attempted(self, case: _Case) -> bool:
+        """Whether nothing is left to be done: an agent is there, or nobody who would want one."""
+        call = case.call
         people = await self._people(call.room)
         if not any(is_user(each) for each in people):
             logger.info("a job died; nobody is left in its call (job %s)", call.job_id)
@@ -135,9 +165,9 @@ class Rescuer:
             return True
         # Out with the ghost first: should it live after all, it must not talk beside its successor.
         await self._remove(call)
-        if sent:  # nor must who comes after all talk beside who is sent now
-            await self._call_off(call, sent[0])
-            sent.clear()
+        if case.sent:  # nor must who comes after all talk beside who is sent now
+            await self._call_off(call.room, case.sent[0])
+            case.sent.clear()
         made = await self._api.agent_dispatch.create_dispatch(
             api.CreateAgentDispatchRequest(
                 room=call.room,
@@ -147,15 +177,17 @@ class Rescuer:
                 attributes=Rescue(call.job_id, call.deaths).attributes(),
             )
         )
-        sent.append(made.id)
+        case.sent.append(made.id)
         logger.warning("a job died in a call; another one goes on with it (job %s)", call.job_id)
-        return await self._arrived(call, made.id)
+        return await self._arrived(case, made.id)
 
-    async def _arrived(self, call: LostCall, dispatch_id: str) -> bool:
-        sent_s = self._clock.monotonic()
+    async def _arrived(self, case: _Case, dispatch_id: str) -> bool:
+        call, sent_s = case.call, self._clock.monotonic()
         while True:
             await self._clock.sleep(_POLL_S)
             people = await self._people(call.room)
+            if case.died:
+                return False
             if _answering(people, call) or not any(is_user(each) for each in people):
                 return True
             waited_s = self._clock.monotonic() - sent_s
@@ -181,9 +213,9 @@ class Rescuer:
         with _unless_gone():
             await self._api.room.remove_participant(api.RoomParticipantIdentity(room=call.room, identity=call.identity))
 
-    async def _call_off(self, call: LostCall, dispatch_id: str) -> None:
+    async def _call_off(self, room: str, dispatch_id: str) -> None:
         with _unless_gone():
-            await self._api.agent_dispatch.delete_dispatch(dispatch_id, call.room)
+            await self._api.agent_dispatch.delete_dispatch(dispatch_id, room)
 
     async def _watch(self, registry: CallRegistry) -> None:
         while True:

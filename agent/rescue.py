@@ -115,6 +115,13 @@ class Rescuer:
             case = self._cases[place] = _Case(call)
             self._later(self._see_to(place, case))
 
+    def not_launched(self, job: protocol.Job) -> None:
+        """This machine was given a job, and could start no process for it."""
+        if Rescue.of(job) is None:
+            self.died(lost(job, lived_s=0.0))
+        else:  # who has sent it into a dead one's place is still waiting, and sends the next one: else there were two
+            self._later(self._given_back(job))
+
     async def aclose(self) -> None:
         """Stop; what is half done stays so. Idempotent."""
         for task in self._tasks:
@@ -216,6 +223,13 @@ class Rescuer:
     async def _call_off(self, room: str, dispatch_id: str) -> None:
         with _unless_gone():
             await self._api.agent_dispatch.delete_dispatch(dispatch_id, room)
+
+    async def _given_back(self, job: protocol.Job) -> None:
+        """Let whoever waits for the job see that it isn't under way: LiveKit says it is while its dispatch is there."""
+        try:
+            await self._call_off(job.room.name, job.dispatch_id)
+        except _FAULTS as error:
+            logger.warning("a job that could not be launched is waited for in vain (%s)", type(error).__name__)
 
     async def _watch(self, registry: CallRegistry) -> None:
         while True:

@@ -15,9 +15,10 @@ import os
 import time
 from typing import Any
 
-from livekit.agents import AgentServer
+from livekit.agents import AgentServer, JobRequest
 from livekit.agents.types import NOT_GIVEN, NotGivenOr
 from livekit.agents.utils.hw import get_cpu_monitor
+from livekit.protocol import agent as protocol
 
 from agent import job
 from agent.calls import CallRegistry, HeldCall
@@ -58,13 +59,14 @@ class Worker(AgentServer):
             host="127.0.0.1",  # its own answers; ours are where the settings say
             port=0,
         )
-        self.rtc_session(job.entry, on_session_end=job.on_session_end)
+        self.rtc_session(job.entry, on_request=self._on_request, on_session_end=job.on_session_end)
         self.failure: Exception | None = None
         self.max_calls = agent.max_calls or default_max_calls(agent)
         self._configuration = configuration
         self._registry: CallRegistry | None = None
         self._rescuer: Rescuer | None = None
         self._began: dict[str, float] = {}
+        self._given: set[str] = set()  # jobs that LiveKit has given to this worker, on their way into a process
         self._running: asyncio.Task[Any] | None = None
         self._ran, self._registered = False, False
         self.on("worker_started", self._on_started)
@@ -163,11 +165,39 @@ class Worker(AgentServer):
         self._proc_pool.on("process_job_launched", self._on_launched)
         self._proc_pool.on("process_closed", self._on_closed)
 
+    async def _on_request(self, request: JobRequest) -> None:
+        """Take a call that is offered. Returns when it has a process; LiveKit logs why it can't have one."""
+        try:
+            await request.accept()
+        except Exception:
+            if request.id in self._given:
+                self._not_launched(request.job)
+            raise
+        finally:
+            self._given.discard(request.id)
+
+    def _handle_assignment(self, assignment: protocol.JobAssignment) -> None:
+        # From here on no other worker is offered the call: if it doesn't come to life here, it does nowhere.
+        if assignment.job.id in self._pending_assignments:
+            self._given.add(assignment.job.id)
+            self._hold(assignment.job)
+        super()._handle_assignment(assignment)
+
+    def _not_launched(self, given: protocol.Job) -> None:
+        """No process could be started for a job: it has died before it lived, and LiveKit goes on waiting for it."""
+        if self._registry is not None:
+            self._registry.remove(given.id)
+        if self._rescuer is not None and not self._closed:
+            self._rescuer.not_launched(given)
+
+    def _hold(self, held: protocol.Job) -> None:
+        if self._registry is not None:
+            self._registry.add(HeldCall(held.id, held.room.sid, held.dispatch_id))
+
     def _on_launched(self, process: Any) -> None:
         held = process.running_job.job
         self._began[held.id] = time.monotonic()
-        if self._registry is not None:
-            self._registry.add(HeldCall(held.id, held.room.sid, held.dispatch_id))
+        self._hold(held)
 
     def _on_closed(self, process: Any) -> None:
         """A process has ended. Whatever code but 0 it ended with, there was a call in it that has not."""

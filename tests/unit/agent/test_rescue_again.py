@@ -1,4 +1,4 @@
-"""Jobs that die while their call is being seen to: no crowd of agents, and an end."""
+"""Jobs that die, or are never launched, while their call is being seen to: no crowd of agents, and an end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from livekit import api
 from livekit.protocol import agent as protocol
 
 from agent.dispatch import Rescue
-from agent.rescue import DEATHS_MAX, lost
+from agent.rescue import ARRIVAL_S, DEATHS_MAX, PAUSES_S, lost
 from tests.support.rescuing import CALL, USER, Desk, agent, open_desk
 
 ROOM = "room-1"
@@ -99,3 +99,43 @@ async def test_calls_in_other_rooms_and_of_other_agents_do_not_wait_for_one_anot
         (ROOM, "notetaker"),
         ("room-2", ""),
     ]
+
+
+async def test_a_job_that_was_never_launched_is_a_death(desk: Desk) -> None:
+    given = protocol.Job(id="AJ_dead", dispatch_id="AD_dead", metadata="m")
+    given.room.name = ROOM
+    desk.rescuer.not_launched(given)
+    await desk.pass_time(1)
+    [request] = desk.server.dispatched
+    assert (request.metadata, Rescue.of(job_of(desk, 0))) == ("m", Rescue("AJ_dead", 1))
+
+
+async def test_jobs_that_are_sent_and_never_launched_are_waited_for_no_longer_and_sent_again_a_few_times(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LiveKit says that such a job is running, however long."""
+    desk.server.arrives, desk.server.takes = False, True
+    happens_to_each(desk, desk.rescuer.not_launched)
+    desk.rescuer.died(CALL)
+    for number, pause_s in enumerate(PAUSES_S):
+        await desk.pass_time(pause_s + 0.5)
+        assert len(desk.server.dispatched) == number + 1
+        await desk.pass_time(ARRIVAL_S)
+    await desk.pass_time(300)
+    assert len(desk.server.dispatched) == len(PAUSES_S)
+    assert desk.server.made == []
+    assert caplog.text.count("given up") == 1
+
+
+async def test_livekit_away_when_a_job_is_given_back_costs_a_longer_wait_only(
+    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: str) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(desk.server, "delete_dispatch", away)
+    given = protocol.Job(id="AJ_1", dispatch_id="AD_AJ_1", attributes=Rescue("AJ_dead", 1).attributes())
+    desk.rescuer.not_launched(given)
+    await desk.pass_time(1)
+    assert "waited for in vain (TimeoutError)" in caplog.text
+    assert desk.server.dispatched == []

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from livekit.agents import AssignmentTimeoutError, JobRequest
 from livekit.agents.worker import AgentServer
 from livekit.protocol import agent as protocol
 
@@ -94,6 +95,7 @@ class Seen:
     held: list[HeldCall] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     lost: list[LostCall] = field(default_factory=list)
+    stillborn: list[str] = field(default_factory=list)
     looks: int = 0
 
     def start(self) -> None:
@@ -108,12 +110,16 @@ class Seen:
     def died(self, call: LostCall) -> None:
         self.lost.append(call)
 
+    def not_launched(self, job: protocol.Job) -> None:
+        self.stillborn.append(job.id)
+
 
 @pytest.fixture
 def seen(worker: Worker) -> Seen:
     seen = Seen()
     worker._registry = worker._rescuer = seen  # type: ignore[assignment] # as much of both as is used
     worker._closed = False
+    worker._pending_assignments = {}
     return seen
 
 
@@ -161,6 +167,56 @@ def test_what_was_told_to_end_did_not_die(worker: Worker, seen: Seen) -> None:
 def test_a_process_without_a_call_is_no_call(worker: Worker, seen: Seen) -> None:
     worker._on_closed(SimpleNamespace(running_job=None, exitcode=-9))
     assert (seen.lost, seen.removed) == ([], [])
+
+
+def offered(worker: Worker, *, given: bool, error: Exception | None = None) -> JobRequest:
+    """A call that LiveKit offers and then gives to this worker, or not; ``error``: what launching it comes to."""
+    job = process(0).running_job.job
+
+    async def accepted(_: Any) -> None:
+        if given:
+            worker._pending_assignments[job.id] = asyncio.get_running_loop().create_future()
+            worker._handle_assignment(protocol.JobAssignment(job=job))
+        if error is not None:
+            raise error
+
+    async def rejected(_: bool) -> None:
+        raise AssertionError("nobody rejects a call")
+
+    return JobRequest(job=job, on_reject=rejected, on_accept=accepted)
+
+
+@pytest.mark.promise("P-durable")
+async def test_P_durable_a_job_that_can_not_be_launched_has_died_before_it_lived(worker: Worker, seen: Seen) -> None:
+    with pytest.raises(RuntimeError, match="no process"):
+        await worker._on_request(offered(worker, given=True, error=RuntimeError("no process became available")))
+    assert (seen.held, seen.removed) == ([HeldCall("AJ_1", "RM_1", "AD_1")], ["AJ_1"])
+    assert seen.stillborn == ["AJ_1"]
+    assert worker._given == set()
+
+
+async def test_a_job_that_is_launched_is_held_from_the_moment_it_is_given(worker: Worker, seen: Seen) -> None:
+    await worker._on_request(offered(worker, given=True))
+    assert (seen.held, seen.removed, seen.stillborn) == ([HeldCall("AJ_1", "RM_1", "AD_1")], [], [])
+    assert worker._given == set()
+
+
+async def test_a_job_that_was_given_to_another_worker_is_its_to_see_to(worker: Worker, seen: Seen) -> None:
+    with pytest.raises(AssignmentTimeoutError):
+        await worker._on_request(offered(worker, given=False, error=AssignmentTimeoutError()))
+    worker._handle_assignment(protocol.JobAssignment(job=process(0).running_job.job))  # too late, or unasked
+    assert (seen.held, seen.stillborn) == ([], [])
+
+
+async def test_a_worker_that_ends_launches_nothing_and_sends_nobody(worker: Worker, seen: Seen) -> None:
+    worker._closed = True
+    with pytest.raises(RuntimeError):
+        await worker._on_request(offered(worker, given=True, error=RuntimeError("closed")))
+    assert (seen.removed, seen.stillborn) == (["AJ_1"], [])
+
+
+def test_livekit_asks_this_worker_itself(worker: Worker) -> None:
+    assert worker._request_fnc == worker._on_request
 
 
 @pytest.mark.promise("P-durable")

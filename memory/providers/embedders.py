@@ -9,9 +9,9 @@ package itself wants PyTorch) or from ``<data_dir>/models/all-MiniLM-L6-v2``, wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,6 @@ from memory.errors import EmbedderUnavailable
 from memory.extras import install
 from memory.limits import ONNX_UNTOLD
 from memory.providers.minilm import IDS, SIGNED_SUM, sentence_model, signed_probe
-from memory.scheduling import hand_over
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,14 +43,14 @@ class LocalEmbedder:
     """The ``Embedder`` of ports.py, and ``encode`` for callers that own a thread.
 
     Making one loads the model (about 0.3 s, blocking; 80 MB of memory). Any thread may call ``encode``; ``embed`` runs
-    in the embedder's one thread, in order. The same text gives the same vector, whatever it is asked with.
+    in the model's one thread, text by text. The same text gives the same vector, whatever it is asked with.
     """
 
     def __init__(self, data_dir: Path | None = None) -> None:
         """Raises EmbedderUnavailable where a part is missing; the message names the fix."""
         self._session, self._tokenizer = _load(data_dir)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="embedder")
         self._closed = False
+        self._running: set[asyncio.Future[NDArray[np.float32] | None]] = set()
 
     @property
     def model(self) -> str:
@@ -71,27 +70,52 @@ class LocalEmbedder:
         for place, text in enumerate(texts):
             if self._closed:
                 raise EmbedderUnavailable("The embedder is closed.")
-            head = text[:TEXT_CHARS_MAX].encode(errors="replace").decode()
-            ids = np.array([self._tokenizer.encode(head).ids], np.int64)
-            vectors[place] = self._session.run(None, {IDS: ids})[0][0]
+            vectors[place] = self._session.run(None, {IDS: self._ids(text)})[0][0]
         return vectors
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """``encode`` off the event loop. Takes as long as it takes: the caller sets the deadline.
 
         Raises:
-            EmbedderUnavailable: as ``encode``.
+            EmbedderUnavailable: as ``encode``, or the model failed.
         """
-        if self._closed:
-            raise EmbedderUnavailable("The embedder is closed.")
-        encoding = asyncio.get_running_loop().run_in_executor(self._executor, self.encode, list(texts))
-        hand_over()
-        return await encoding
+        vectors = np.zeros((len(texts), DIMENSION), np.float32)
+        for place, text in enumerate(texts):
+            vector = await asyncio.shield(self._begun(text))
+            if vector is None:
+                raise EmbedderUnavailable("The embedder's model failed.")
+            vectors[place] = vector
+        return vectors
 
     async def aclose(self) -> None:
-        """End the thread, after the text it is at; what waits fails with EmbedderUnavailable. Idempotent."""
+        """Return when the model rests, after the text it is at; what comes fails with EmbedderUnavailable. Idempotent.
+
+        That text's caller may have been cancelled.
+        """
         self._closed = True
-        await asyncio.to_thread(self._executor.shutdown, wait=True)
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def _ids(self, text: str) -> NDArray[np.int64]:
+        head = text[:TEXT_CHARS_MAX].encode(errors="replace").decode()
+        return np.array([self._tokenizer.encode(head).ids], np.int64)
+
+    def _begun(self, text: str) -> asyncio.Future[NDArray[np.float32] | None]:
+        """The model at work on ``text`` in a thread of its own; ``None`` if it fails. One of Python's threads could not
+        begin before the event loop makes room for it, and then the loop would wait for a processor to go on."""
+        if self._closed:
+            raise EmbedderUnavailable("The embedder is closed.")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[NDArray[np.float32] | None] = loop.create_future()
+
+        def give(results: list[NDArray[np.float32]], _: None, error: str) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed by now
+                loop.call_soon_threadsafe(done.set_result, None if error else results[0][0])
+
+        self._session.run_async(None, {IDS: self._ids(text)}, give, None)
+        self._running.add(done)
+        done.add_done_callback(self._running.discard)
+        return done
 
 
 def _install_them() -> str:
@@ -114,6 +138,7 @@ def _load(data_dir: Path | None) -> tuple[InferenceSession, Tokenizer]:
     try:
         probe = onnxruntime.InferenceSession(signed_probe(), options, providers=_PROVIDERS)
         model = sentence_model(weights.read_bytes(), signed=bool((probe.run(None, {})[0] == SIGNED_SUM).all()))
+        options.intra_op_num_threads = 2  # whoever calls ``run``, and the one that works for ``run_async``
         session = onnxruntime.InferenceSession(model, options, providers=_PROVIDERS)
         tokenizer = Tokenizer.from_file(str(vocabulary))
     except Exception as error:  # both libraries raise bare or private classes

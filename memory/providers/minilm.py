@@ -122,8 +122,10 @@ class _Builder:
     def _added(self, taken: str, beside: str, name: str) -> str:
         """``taken`` through ``name``'s product, added to ``beside`` and normalised."""
         self._times(taken, f"{name}.product", self._linears[f"{name}.dense"])
-        takes = (f"{name}.product", beside, *self._norm(f"{name}.LayerNorm"))
-        return self._out.contrib("SkipLayerNormalization", takes, f"{name}.normal", epsilon=_EPSILON)
+        # Two steps: the contributed SkipLayerNormalization takes twice as long as both.
+        summed = self._out.node("Add", (f"{name}.product", beside), f"{name}.summed")
+        takes = (summed, *self._norm(f"{name}.LayerNorm"))
+        return self._out.node("LayerNormalization", takes, f"{name}.normal", epsilon=_EPSILON)
 
     def _times(self, taken: str, name: str, linear: _Linear) -> str:
         out = self._out

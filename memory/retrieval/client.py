@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ logger = logging.getLogger(__name__)
 _MARGIN_SHARE, _MARGIN_MS_MAX = 0.1, 5.0  # of a budget, kept for the way back from the host
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request that is on its way."""
+
+    number: int
+    future: asyncio.Future[Message]
+
+
 class Link:
     """One connection to a host. Replies find their requests by number; what nobody waits for any more is dropped."""
 
@@ -56,21 +65,33 @@ class Link:
             HostUnavailable: the connection is lost, or has too many requests in flight, or the host has refused.
             TimeoutError: no reply in time.
         """
+        return await self.reply(self.begin(**fields), timeout_s)
+
+    def begin(self, **fields: Any) -> Sent:
+        """Send a request, for ``reply``; it is on its way when this returns.
+
+        Raises:
+            HostUnavailable: the connection is lost, or has too many requests in flight.
+        """
         if self.lost.done() or len(self._waiting) >= HOST_QUEUE_MAX:
             raise HostUnavailable("The recall host is gone or has more to do than it can.")
         number = next(self._numbers)
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_looked_at)  # whoever asked may have been cancelled in the meantime
+        self._writer.write(Request(id=number, **fields).frame())
         self._waiting[number] = future
+        hand_over()
+        return Sent(number, future)
+
+    async def reply(self, sent: Sent, timeout_s: float) -> Message:
+        """Wait for a request's reply. Raises as ``ask``."""
         try:
-            self._writer.write(Request(id=number, **fields).frame())
-            hand_over()
-            if not await done_within(future, self._clock, timeout_s):
+            if not await done_within(sent.future, self._clock, timeout_s):
                 raise TimeoutError
-            message = future.result()
+            message = sent.future.result()
         finally:
-            del self._waiting[number]
-            if not future.cancel() and not future.cancelled():
-                future.exception()  # looked at, even where the caller was cancelled in the meantime
+            self._waiting.pop(sent.number, None)
+            sent.future.cancel()
         if "error" in message:
             raise HostUnavailable(f"The recall host could not answer: {message['error']}")
         return message
@@ -82,7 +103,7 @@ class Link:
     async def _listen(self) -> None:
         try:
             while (message := await read_message(self._reader)) is not None:
-                future = self._waiting.get(message.get("id", 0))
+                future = self._waiting.pop(message.get("id", 0), None)
                 if future is not None and not future.done():
                     future.set_result(message)
         except (OSError, Malformed) as error:
@@ -106,7 +127,7 @@ class HostRetriever:
         self._told = False
         self._closed = False
 
-    async def recall(
+    def recall(
         self,
         scope: Scope,
         query: str,
@@ -114,21 +135,21 @@ class HostRetriever:
         limit: int,
         budget_ms: float,
         exclude_ids: frozenset[str] = frozenset(),
-    ) -> Recall:
-        """See ``ports.Retriever``.
+    ) -> Coroutine[Any, Any, Recall]:
+        """See ``ports.Retriever``. Where the host is there, the request is on its way when this returns: before the
+        event loop's other work, rather than after it.
 
-        Raises:
+        Raises, when it is awaited:
             HostUnavailable: the host is away or has not answered within ``budget_ms``; while it is known to be away,
                 at once.
         """
-        if limit <= 0 or not query.strip():
-            return Recall()
         deadline = Deadline(self._clock, budget_ms)
-        link = await self._linked(deadline)
-        left_ms = deadline.remaining_s() * 1_000
-        try:
-            reply = await link.ask(
-                deadline.remaining_s(),
+        if limit <= 0 or not query.strip():
+            return _nothing()
+
+        def begin(link: Link) -> Sent:
+            left_ms = deadline.remaining_s() * 1_000
+            return link.begin(
                 op="recall",
                 scope=scope,
                 query=query[:RECALL_QUERY_CHARS_MAX],
@@ -136,7 +157,21 @@ class HostRetriever:
                 budget_ms=left_ms - min(left_ms * _MARGIN_SHARE, _MARGIN_MS_MAX),
                 exclude_ids=exclude_ids,
             )
-            return recall_of(reply)
+
+        link, sent = None if self._away else self._usable(), None
+        if link is not None:
+            with contextlib.suppress(HostUnavailable, Malformed):  # it is tried, and told, once more when awaited
+                sent = begin(link)
+        return self._recalled(link, sent, begin, deadline)
+
+    async def _recalled(
+        self, link: Link | None, sent: Sent | None, begin: Callable[[Link], Sent], deadline: Deadline
+    ) -> Recall:
+        try:
+            if link is None or sent is None:
+                link = await self._linked(deadline)
+                sent = begin(link)
+            return recall_of(await link.reply(sent, deadline.remaining_s()))
         except TimeoutError:
             # One user's index may take long to load; whether the host as such is silent, a ping will tell.
             self._doubt()
@@ -311,6 +346,15 @@ class HostRetriever:
         if self._link is not None:
             link, self._link = self._link, None
             await link.close()
+
+
+def _looked_at(future: asyncio.Future[Message]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+async def _nothing() -> Recall:
+    return Recall()
 
 
 async def _connect(socket: Path, clock: Clock) -> Link:

@@ -116,7 +116,7 @@ class FactIndex:
         hidden = self._not_at(now) | self._said_only_in(exclude_turns)
         meant = vector if vector is not None and self._has_vectors(len(hidden)) else None
         hits = self._hits(query, meant, k, now, hidden)
-        if not hits and meant is not None and self.index.vectors is not None and not self.index.vectors.present.all():
+        if not hits and meant is not None and self.index.vectors is not None and self.index.vectors.missing:
             hits = self._hits(query, None, k, now, hidden)  # one that came just now has only its words
         return [self.known(hit.turn.id) for hit in hits]
 
@@ -196,7 +196,7 @@ class FactIndex:
         vectors = self.index.vectors
         if vectors is None:
             return False
-        return int(vectors.present.sum()) >= max(1, len(self.index) - hidden) * VECTORS_SHARE
+        return len(vectors.present) - vectors.missing >= max(1, len(self.index) - hidden) * VECTORS_SHARE
 
     def _search_only(self, searched: Sequence[IndexedTurn], news: Iterable[str]) -> None:
         """Of ``news``, have ``searched`` in the index as they are now, and no other."""

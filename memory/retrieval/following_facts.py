@@ -181,7 +181,7 @@ class FollowedFacts:
     def vectors_missing(self) -> int:
         """How many facts that hold have no vector yet."""
         vectors = None if self.index is None else self.index.index.vectors
-        return 0 if vectors is None else len(vectors.present) - int(vectors.present.sum())
+        return 0 if vectors is None else vectors.missing
 
     def missing_vectors(self, limit: int) -> list[tuple[str, str]]:
         """Ids and texts of facts without a vector, newest first; none while a thread is at work on the index."""

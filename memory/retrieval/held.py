@@ -64,6 +64,8 @@ class HeldTurns(ABC):
         """So many of the turns that can be found have one that those without are not at a disadvantage."""
         if self.index is None or self.index.vectors is None:
             return False
+        if not self.vectors_missing:
+            return True
         spared = sum(turn_id in exclude_ids for turn_id, _ in self.missing_vectors(len(exclude_ids)))
         eligible = len(self.index) - spared
         return eligible - (self.vectors_missing - spared) >= eligible * _VECTORS_SHARE
@@ -72,7 +74,7 @@ class HeldTurns(ABC):
     def vectors_missing(self) -> int:
         """How many turns have no vector yet."""
         vectors = None if self.index is None else self.index.vectors
-        return 0 if vectors is None else len(vectors.present) - int(vectors.present.sum())
+        return 0 if vectors is None else vectors.missing
 
     def missing_vectors(self, limit: int) -> list[tuple[str, str]]:
         """Ids and texts of turns without a vector, newest first; none while a thread is at work on the index."""

@@ -10,7 +10,6 @@ import asyncio
 import gc
 import logging
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -24,8 +23,6 @@ from memory.retrieval.tasks import end_all, within
 from memory.scheduling import hand_over
 
 logger = logging.getLogger(__name__)
-
-_SWITCH_S = 0.0001  # a query's embedding, in its thread, starts before the loop is done with what comes next
 
 
 class LogConsumer(Protocol):
@@ -86,8 +83,6 @@ class RecallHost:
         At the end the log is moved on and snapshots are written, ``SHUTDOWN_FLUSH_S`` at most for each. The engine
         is closed; the role is the caller's to release.
         """
-        switch_s = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCH_S)
         unused = asyncio.create_task(self._role.unused())
         owned = [unused, asyncio.create_task(self._load())]
         if self._consumer is not None:
@@ -105,7 +100,6 @@ class RecallHost:
             await end_all((*owned, stopped))
             await self._drain()
             await self._engine.aclose()
-            sys.setswitchinterval(switch_s)
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client's requests, several at a time, until it goes away. Its requests end with it."""

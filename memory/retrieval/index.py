@@ -120,7 +120,7 @@ class UserIndex:
 
     def missing_vectors(self, limit: int) -> list[tuple[str, str]]:
         """Ids and texts of at most ``limit`` turns without a vector, newest first: they are asked about soonest."""
-        if self.vectors is None:
+        if self.vectors is None or not self.vectors.missing:
             return []
         places = np.flatnonzero(~self.vectors.present)[::-1][:limit].tolist()
         return [(self.turns.ids[place], self.turns.text(place)) for place in places]

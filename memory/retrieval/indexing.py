@@ -63,7 +63,7 @@ def common_vectors(before: UserIndex, after: UserIndex) -> Iterator[tuple[list[s
 def found(index: UserIndex, prepared: Prepared, vector: Vector | None, limit: int) -> list[Hit]:
     """See ``UserIndex.finish``; by keywords alone where no meaning is close."""
     hits = index.finish(prepared, query_vector=vector, k=limit)
-    if hits or vector is None or index.vectors is None or index.vectors.present.all():
+    if hits or vector is None or index.vectors is None or not index.vectors.missing:
         return hits
     # No meaning is close. But a turn that has no vector yet, such as a long one said just now, has only its words.
     return index.finish(prepared, query_vector=None, k=limit)

@@ -157,7 +157,15 @@ class Prefetcher:
 
     def _start(self, query: str, budget_ms: float) -> _Started:
         self._way.take()  # at once: who stores is woken before the task begins
-        task = asyncio.create_task(self._recall(query, budget_ms))
+        task = asyncio.create_task(
+            self._retriever.recall(
+                self._scope,
+                query,
+                limit=self._limit + _SPARE_PASSAGES,
+                budget_ms=budget_ms,
+                exclude_ids=self._in_context,
+            )
+        )
         task.add_done_callback(self._ended)
         return _Started(plain(query), task)
 
@@ -166,12 +174,6 @@ class Prefetcher:
         # A prefetch that fails with nobody waiting for it is no news; asyncio would print its traceback.
         if not task.cancelled():
             task.exception()
-
-    async def _recall(self, query: str, budget_ms: float) -> Recall:
-        limit = self._limit + _SPARE_PASSAGES
-        return await self._retriever.recall(
-            self._scope, query, limit=limit, budget_ms=budget_ms, exclude_ids=self._in_context
-        )
 
     async def _own(self, query: str, deadline: Deadline) -> Recall | Literal["late", "failed"]:
         if not deadline.remaining_s():

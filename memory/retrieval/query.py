@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from memory.retrieval.dates import Period, asks_when, named_periods
-from memory.retrieval.text import fold, stems, stems_of
+from memory.retrieval.text import fold, stems, stems_of, words
 from memory.retrieval.vocabulary import SMALL_TALK
 
 QUERY_CHARS_MAX = 8_000
@@ -35,6 +35,7 @@ _MEMORY = re.compile(
     r"|suggested)\b"
     r"|\b(?:last|previous|earlier) (?:time|call|chat|conversation|session|message|thing)s?\b"
 )
+_PHRASE_WORDS = frozenset(re.findall("[a-z]+", f"{_LATEST.pattern} {_MEMORY.pattern}"))  # and what is none
 _SMALL_TALK_STEMS = frozenset(stems_of(sorted(SMALL_TALK)))
 
 
@@ -77,7 +78,10 @@ def read(text: str, now: datetime) -> Query:
 
 def names_something(text: str) -> bool:
     """Whether the text, read as a query, has ``content``: it isn't small talk alone."""
-    return bool(_content(fold(text[:QUERY_CHARS_MAX])))
+    folded = fold(text[:QUERY_CHARS_MAX])
+    # As a rule one of the first words does, and is in no phrase that would have to be looked for and taken away.
+    beside = (word for word in words(folded) if word not in _PHRASE_WORDS)
+    return any(stem not in _SMALL_TALK_STEMS for stem in stems_of(beside)) or bool(_content(folded))
 
 
 def _content(folded: str) -> frozenset[str]:

@@ -110,9 +110,11 @@ def combine(words: Scores, cosines: Scores | None, present: NDArray[np.bool_] | 
     """X of every turn from B and, where there are vectors, its cosine."""
     if cosines is None or present is None or not present.any():
         return words
-    known = cosines if present.all() else cosines[present]
+    complete = present.all()
+    known = cosines if complete else cosines[present]
     above: Scores = np.maximum(cosines - np.float32(known.mean()), 0)
-    above[~present] = 0
+    if not complete:
+        above[~present] = 0
     above *= np.float32(weights.dense / max(float(above.max()), 1e-9))
     above += words
     return above
@@ -142,16 +144,16 @@ def frame(turns: Turns, wanted: Wanted, weights: Weights) -> Frame:
         first = weights.latest_alone if wanted.newest_alone else weights.latest
         steps = np.linspace(first, 0, len(wanted.newest), endpoint=False, dtype=np.float32)
         bonus[wanted.newest] += steps
-    asked = np.append(turns.asks, False)[turns.links.before]
+    asked = np.append(turns.asks, False).take(turns.links.before)
     return Frame(_factor(asked, weights.answer), factor, bonus)
 
 
 def in_context(scores: Scores, links: Links, frame: Frame, weights: Weights) -> Scores:
     """The final score Y from X: neighbours, and what the query makes of every turn."""
     spare = np.append(scores, np.float32(0))
-    best = np.maximum(spare[links.before] * frame.answers, spare[links.after])
+    best = np.maximum(spare.take(links.before) * frame.answers, spare.take(links.after))
     final: Scores = scores + np.float32(weights.beside) * best
-    final += np.float32(weights.beside2) * np.maximum(spare[links.before2], spare[links.after2])
+    final += np.float32(weights.beside2) * np.maximum(spare.take(links.before2), spare.take(links.after2))
     final *= frame.factor
     final += frame.bonus
     return final

@@ -1,13 +1,15 @@
-"""One user's vectors, int8, one a turn; cosines by widening blocks of rows. Above: index. Below: columns."""
+"""One user's vectors, int8, one a turn, compared in 8 bits as they are stored. Above: index. Below: columns."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import simsimd
 from numpy.typing import NDArray
 
 from memory.retrieval.columns import Column
 
-BLOCK_ROWS = 512  # widened at a time: the buffer stays in the cache (0.64 ms for 10,000 rows; with 4,096 it is 1.2)
 _SCALE = 127
 
 Vector = NDArray[np.float32]
@@ -23,15 +25,18 @@ class VectorTable:
         self.dimension = dimension
         self._rows = Column(np.int8, (dimension,))
         self._present = Column(np.bool_)
+        self.missing = 0  # rows without a vector
 
     def add(self) -> None:
         """A row without a vector."""
         self._rows.append(0)
         self._present.append(False)
+        self.missing += 1
 
     def set(self, position: int, row: NDArray[np.int8]) -> None:
         """Give a turn its vector, as ``quantised`` makes it."""
         self._rows.values[position] = row
+        self.missing -= not self._present.values[position]
         self._present.values[position] = True
 
     @property
@@ -45,22 +50,41 @@ class VectorTable:
     def fill(self, rows: NDArray[np.int8], present: NDArray[np.bool_]) -> None:
         self._rows.fill(rows)
         self._present.fill(present)
+        self._count()
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         self._rows.keep(mask)
         self._present.keep(mask)
+        self._count()
+
+    def _count(self) -> None:
+        self.missing = int(len(self.present) - self.present.sum())
 
     def cosines(self, query: Vector) -> Vector:
-        """Cosine of ``query`` (made unit length) with every row; 0 where there is no vector."""
-        rows = self._rows.values
-        scaled = unit(query, self.dimension) / np.float32(_SCALE)
-        out = np.empty(len(rows), np.float32)
-        wide = np.empty((min(BLOCK_ROWS, len(rows)), self.dimension), np.float32)
-        for start in range(0, len(rows), BLOCK_ROWS):
-            block = wide[: min(BLOCK_ROWS, len(rows) - start)]
-            block[...] = rows[start : start + BLOCK_ROWS]
-            np.dot(block, scaled, out=out[start : start + len(block)])
-        return out
+        """Cosine of ``query`` (of any length) with every row; 0 where there is no vector.
+
+        The query is rounded to 8 bits of its greatest element, a sixth of what a row's rounding changes.
+
+        Raises:
+            ValueError: another shape than (dimension,), or not finite.
+        """
+        length = _length(query, self.dimension)
+        step = max(float(query.max()), -float(query.min()), 1e-9) / _SCALE
+        row = np.rint(query * np.float32(1 / step)).astype(np.int8)
+        found: Vector = np.empty(len(self._rows), np.float32)
+        if len(found):
+            simsimd.cdist(row[np.newaxis], self._rows.values, "dot", out=found[np.newaxis])
+        found *= np.float32(step / (_SCALE * length))
+        return found
+
+
+def _length(vector: Vector, dimension: int) -> float:
+    if vector.shape != (dimension,):
+        raise ValueError(f"a vector of shape {vector.shape}, where ({dimension},) was expected")
+    length = math.sqrt(float(np.dot(vector, vector)))
+    if not math.isfinite(length):
+        raise ValueError("a vector that holds NaN or infinity")
+    return max(length, 1e-9)
 
 
 def unit(vector: Vector, dimension: int) -> Vector:
@@ -69,12 +93,7 @@ def unit(vector: Vector, dimension: int) -> Vector:
     Raises:
         ValueError: another shape than (dimension,), or not finite.
     """
-    if vector.shape != (dimension,):
-        raise ValueError(f"a vector of shape {vector.shape}, where ({dimension},) was expected")
-    length = float(np.linalg.norm(vector))
-    if not np.isfinite(length):
-        raise ValueError("a vector that holds NaN or infinity")
-    return vector.astype(np.float32) / np.float32(max(length, 1e-9))
+    return vector.astype(np.float32) / np.float32(_length(vector, dimension))
 
 
 def quantised(vector: Vector, dimension: int) -> NDArray[np.int8]:

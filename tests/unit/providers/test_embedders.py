@@ -108,6 +108,38 @@ async def test_embedding_leaves_the_event_loop_free_and_ends_when_closed() -> No
         await embedder.aclose()
 
 
+async def test_vectors_are_the_same_with_and_without_an_event_loop(embedder: LocalEmbedder) -> None:
+    texts = ["one text", "", "a longer text than the first one, with a lone \ud800 surrogate"]
+    async with asyncio.timeout(30):
+        vectors = await embedder.embed(texts)
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, embedder.encode(texts), atol=2e-5)
+
+
+async def test_a_text_whose_caller_was_cancelled_is_finished_before_the_embedder_is_closed() -> None:
+    embedder = LocalEmbedder()
+    async with asyncio.timeout(30):
+        work = asyncio.ensure_future(embedder.embed(["some words of a turn " * 100]))
+        await asyncio.sleep(0)
+        at_work = set(embedder._running)
+        work.cancel()
+        await asyncio.wait((work,))
+        await embedder.aclose()
+    assert work.cancelled()
+    assert [vector.done() and not vector.cancelled() for vector in at_work] == [True]
+
+
+async def test_a_model_that_fails_is_told(embedder: LocalEmbedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        def run_async(self, _: Any, __: Any, callback: Callable[..., None], data: None) -> None:
+            threading.Thread(target=callback, args=([], data, "out of memory")).start()
+
+    monkeypatch.setattr(embedder, "_session", Failing())
+    async with asyncio.timeout(30):
+        with pytest.raises(EmbedderUnavailable, match="failed"):
+            await embedder.embed(["some words"])
+
+
 # -- parts that are missing
 
 

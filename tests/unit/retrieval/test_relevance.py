@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memory.retrieval import relevance
-from memory.retrieval.query import Query, names_something, read
+from memory.retrieval.query import _PHRASE_WORDS, Query, names_something, read
 from memory.retrieval.relevance import Evidence
+from memory.retrieval.vocabulary import SMALL_TALK
 from tests.support.turns import NOW, find, ids, index_of, turn
 
 
@@ -45,6 +48,12 @@ def test_asking_for_memory_in_so_many_words_opens_the_gate(text: str, memory: bo
     query = _query(text)
     assert (query.memory, query.latest) == (memory, latest)
     assert names_something(text) == bool(query.content)
+
+
+@given(st.lists(st.sampled_from([*sorted(_PHRASE_WORDS), *sorted(SMALL_TALK), "garden", "don't", "1,000"])))
+def test_whether_a_text_names_something_is_told_without_looking_for_phrases_first(spoken: list[str]) -> None:
+    text = " ".join(spoken)
+    assert names_something(text) == bool(_query(text).content)
 
 
 def test_the_callers_own_matters_need_less_than_the_worlds() -> None:

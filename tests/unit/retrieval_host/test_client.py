@@ -14,7 +14,7 @@ import pytest
 
 from memory.errors import HostUnavailable, StoreUnavailable
 from memory.hosting import HostSpec, HostUse, serving
-from memory.limits import HOST_PING_S, HOST_RETRY_S_MAX, RECALL_QUERY_CHARS_MAX
+from memory.limits import HOST_PING_S, HOST_QUEUE_MAX, HOST_RETRY_S_MAX, RECALL_QUERY_CHARS_MAX
 from memory.models import Passage, Recall
 from memory.ports import Selection
 from memory.retrieval.client import HostRetriever
@@ -151,6 +151,22 @@ async def test_recall_goes_over_one_connection_and_holds_the_host(line: Line) ->
     assert [texts(answer) for answer in answers] == [[f"question {number}"] for number in range(30)]
     assert line.host.connections == 1
     assert line.use.ensured == 1
+
+
+async def test_a_request_is_on_its_way_before_its_recall_is_waited_for(line: Line) -> None:
+    await line.recall("warm up")
+    waiting = line.client.recall(scope_of("ana"), "a question", limit=8, budget_ms=300.0)
+    await until(lambda: len(line.host.of("recall")) == 2)
+    assert texts(await waiting) == ["a question"]
+
+
+async def test_recalls_that_are_cancelled_before_their_first_step_keep_no_place(line: Line) -> None:
+    await line.recall("warm up")
+    for _ in range(HOST_QUEUE_MAX + 1):
+        line.recall("nobody waits for it").cancel()
+        await asyncio.sleep(0)
+    await until(lambda: len(line.host.of("recall")) == HOST_QUEUE_MAX + 2)
+    assert texts(await line.recall("a question")) == ["a question"]
 
 
 async def test_replies_find_their_requests_in_any_order(line: Line) -> None:

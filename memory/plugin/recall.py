@@ -153,17 +153,19 @@ class RecallGate:
         text = (message.text_content or "").strip()
         if not text:
             return None
+        # All that needs no recall, while it is on its way.
+        context, items = chat_ctx.copy(), list(chat_ctx.items)
+        present, earlier = self._present(chat_ctx), _earlier(chat_ctx, message)
         turn = self._turn
         if turn is None or (turn.message_id, turn.text) != (message.id, text) or await self._outdated(turn, deadline):
-            recall = await self._recall(text, deadline, self._present(chat_ctx))
-            profile = self.profile.for_turn(recall, _earlier(chat_ctx, message), self._present(chat_ctx))
+            recall = await self._recall(text, deadline, present)
+            profile = self.profile.for_turn(recall, earlier, present)
             turn = self._turn = _Turn(message.id, text, self._block(recall, text, profile), recall)
         if not turn.block:
             return None
         prefixed = message.model_copy(update={"content": _with_block(turn.block, message.content)})
-        context = chat_ctx.copy()
         context.items = [prefixed if item is message else item for item in context.items]
-        return _Prefixed(context, list(chat_ctx.items), message, prefixed)
+        return _Prefixed(context, items, message, prefixed)
 
     async def _outdated(self, turn: _Turn, deadline: Deadline) -> bool:
         """Whether something may have been erased since the turn's block was made, by whomever: a tool, or a page."""

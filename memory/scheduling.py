@@ -6,7 +6,7 @@ import os
 
 
 def hand_over() -> None:
-    """Let run first whoever was just woken: call it after the write, or the submission, that wakes them.
+    """Let run first whoever was just woken: call it after the write that wakes them.
 
     A kernel may put who is woken on the core of who wakes them, although another one is idle (so that a pair that takes
     turns shares its caches). Whoever wakes and works on for a millisecond would keep it waiting for that long. Where

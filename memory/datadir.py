@@ -79,6 +79,15 @@ def _write_durably(path: Path, text: str) -> None:
         raise
 
 
+def sync_directory(directory: Path) -> None:
+    """Have what was made, renamed or removed in a directory be so after a crash as well. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def check(data_dir: Path) -> None:
     """See that the data directory can be used: that ``prepare`` and ``runtime_dir`` don't raise."""
     prepare(data_dir)

@@ -19,12 +19,13 @@ import os
 import time
 from pathlib import Path
 
+from memory.datadir import sync_directory
 from memory.errors import SpoolUnusable, StoreUnavailable
 from memory.identity import group_digest
 from memory.limits import SPOOL_TOTAL_BYTES_MAX, SPOOL_UNBOUND_S
 from memory.models import Scope, new_id
 from memory.ports import Selection
-from memory.spool_file import Gate, Held, SpoolFile, digest_of, erase_in, id_of, sync, unusable
+from memory.spool_file import Gate, Held, SpoolFile, digest_of, erase_in, id_of, unusable
 
 _SUFFIX, _UNBOUND = ".spool", ".session.spool"
 _GATES = 16
@@ -55,7 +56,7 @@ class Spool:
                 path = self._path(group_digest(scope), new_id(), for_good=for_good or scope.kind == "user")
                 held = Held.create(path)
                 if held is not None:
-                    sync(self.directory)
+                    sync_directory(self.directory)
                     return SpoolFile(path, held.descriptor, self.gate(scope), scope)
         except OSError as error:
             raise unusable(error) from None

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from memory.datadir import sync_directory
 from memory.errors import DataDirectoryUnusable, SpoolUnusable, StoreUnavailable
 from memory.hosting import FileLock
 from memory.identity import group_digest
@@ -92,7 +93,7 @@ class SpoolFile:
             try:
                 os.rename(self.path, path)
                 self.path, self.gate = path, gate
-                sync(path.parent)
+                sync_directory(path.parent)
             except OSError as error:
                 raise unusable(error) from None
 
@@ -127,7 +128,7 @@ class SpoolFile:
                 return False
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
-                sync(self.path.parent)
+                sync_directory(self.path.parent)
             self._close()
             return True
 
@@ -313,14 +314,6 @@ def _write(descriptor: int, data: bytes, at: int) -> None:
     while view:
         written = os.pwrite(descriptor, view, at)
         view, at = view[written:], at + written
-
-
-def sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def unusable(error: OSError) -> SpoolUnusable:

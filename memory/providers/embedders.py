@@ -68,8 +68,6 @@ class LocalEmbedder:
         """
         vectors = np.zeros((len(texts), DIMENSION), np.float32)
         for place, text in enumerate(texts):
-            if self._closed:
-                raise EmbedderUnavailable("The embedder is closed.")
             vectors[place] = self._session.run(None, {IDS: self._ids(text)})[0][0]
         return vectors
 
@@ -97,14 +95,15 @@ class LocalEmbedder:
             await asyncio.wait(self._running)
 
     def _ids(self, text: str) -> NDArray[np.int64]:
+        if self._closed:
+            raise EmbedderUnavailable("The embedder is closed.")
         head = text[:TEXT_CHARS_MAX].encode(errors="replace").decode()
         return np.array([self._tokenizer.encode(head).ids], np.int64)
 
     def _begun(self, text: str) -> asyncio.Future[NDArray[np.float32] | None]:
         """The model at work on ``text`` in a thread of its own; ``None`` if it fails. One of Python's threads could not
         begin before the event loop makes room for it, and then the loop would wait for a processor to go on."""
-        if self._closed:
-            raise EmbedderUnavailable("The embedder is closed.")
+        ids = self._ids(text)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[NDArray[np.float32] | None] = loop.create_future()
 
@@ -112,7 +111,7 @@ class LocalEmbedder:
             with contextlib.suppress(RuntimeError):  # the loop is closed by now
                 loop.call_soon_threadsafe(done.set_result, None if error else results[0][0])
 
-        self._session.run_async(None, {IDS: self._ids(text)}, give, None)
+        self._session.run_async(None, {IDS: ids}, give, None)
         self._running.add(done)
         done.add_done_callback(self._running.discard)
         return done

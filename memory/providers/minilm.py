@@ -2,7 +2,7 @@
 
 That package stores 8-bit weights, but its graph widens them to float32 when it is loaded: a query then reads 42 MB of
 weights, which takes twice as long after a pause, out of the caches, as queries of a talk come. Here the same numbers
-stay 8-bit (10.6 MB), operations are fused (about 60 nodes instead of 279), and the words' table stays 8-bit as well (80
+stay 8-bit (10.6 MB), operations are fused (about 80 nodes instead of 279), and the words' table stays 8-bit as well (80
 MB less memory). What the layers hand on is rounded to 8 bits by one scale a product, taken from the text at hand: so
 texts are run one by one, and a text's vector does not depend on its company. Vectors are close to those of the
 package's graph (cosine 0.99); what is recalled by them is as good (LongMemEval: recall@10 87.1 with either).

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from memory.datadir import sync_directory
 from memory.errors import SnapshotError
 from memory.identity import group_digest
 from memory.models import Scope
@@ -182,7 +183,7 @@ def remove_snapshot(directory: Path, scope: Scope) -> bool:
     for doomed in (path, path.with_suffix(_UNFINISHED)):
         doomed.unlink(missing_ok=True)
     if there:
-        _sync(directory)
+        sync_directory(directory)
     return there
 
 
@@ -209,12 +210,4 @@ def _replace(path: Path, *parts: bytes) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,19 +23,13 @@ from memory.spool import Spool
 from memory.stores.redis import RedisSessionStore
 from memory.wiring import Archive, Backend
 from tests.integration.bound_turns_child import TURNS, nobody, said, user
-from tests.support import archives, redis_server
-from tests.support.redis_server import DURABLE, RedisServer
+from tests.support import archives
+from tests.support.redis_server import RedisServer
 from tests.support.services import archive_all
 
 STEPS_MAX = 40
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with redis_server.running(*DURABLE) as running:
-        yield running
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,12 @@ from memory.limits import INGEST_USERS_MAX
 from memory.providers.summarizer import ExtractiveSummarizer
 from memory.stores.embedded import EmbeddedServer
 from memory.wiring import open_backend
-from tests.support import redis_server
 from tests.support.archives import entry, logged, new_scope, sqlite_url
 from tests.support.graph_llm import serving
 from tests.support.ingest_process import World, environment, ingesting
 from tests.support.ingesting import DIMENSION, Plant
 from tests.support.knowing import opened
-from tests.support.redis_server import DURABLE, RedisServer
+from tests.support.redis_server import RedisServer
 
 _MB = 1_048_576
 
@@ -48,12 +47,6 @@ class Watched(IngestWork):
         gc.collect()
         self.rss.append(psutil.Process().memory_info().rss)
         return more
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with redis_server.running(*DURABLE) as running:
-        yield running
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -14,8 +13,7 @@ from livekit.agents import Agent
 
 from memory.plugin import attach
 from memory.settings import Settings, load_settings
-from tests.support import redis_server
-from tests.support.redis_server import DURABLE, RedisServer
+from tests.support.redis_server import RedisServer
 from tests.support.scripted_llm import ScriptedLLM
 from tests.support.sessions import INSTRUCTIONS, new_session
 from tests.support.voice import ManualOutput, SilentMicrophone
@@ -25,12 +23,6 @@ RSS_BYTES_MAX = 12_000_000  # of growth; an interpreter's own comes and goes by 
 SESSIONS = 8  # at most so many sessions' ids: the store's own growth is not what is looked at
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with redis_server.running(*DURABLE) as running:
-        yield running
 
 
 async def call(settings: Settings, number: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,11 @@ from memory.privacy.redaction import CardRedactor
 from memory.recorder import Recorder
 from memory.spool import Spool
 from memory.stores.redis import RedisSessionStore
-from tests.support import redis_server
-from tests.support.redis_server import DURABLE, RedisServer
+from tests.support.redis_server import RedisServer
 
 SESSION, TURNS = "chat-7", 40
 ANA = Scope(org_id="acme", agent_id="desk", user_id="ana")
 BEN = Scope(org_id="acme", agent_id="desk", user_id="ben")
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with redis_server.running(*DURABLE) as running:
-        yield running
 
 
 class Room:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,20 +14,13 @@ import pytest
 from memory.models import MemoryEntry, Scope
 from memory.stores.redis import RedisSessionStore
 from tests.integration.unknown_caller_child import ROOM, turn_text
-from tests.support import redis_server
 from tests.support.outages import spool_files
-from tests.support.redis_server import DURABLE, RedisServer
+from tests.support.redis_server import RedisServer
 
 NUMBER = "+15550107777"
 CALLER = Scope(org_id="default", agent_id="assistant", user_id=NUMBER)
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with redis_server.running(*DURABLE) as running:
-        yield running
 
 
 @pytest.fixture

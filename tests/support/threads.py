@@ -1,4 +1,4 @@
-"""A server for tests on a thread and an event loop of its own, for tests that have another loop, or none."""
+"""A server on a thread and an event loop of its own, for tests of another loop, or none; calls held in theirs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,26 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
 
 _WAIT_S = 10
+_HELD_S = 30
+
+
+def held(monkeypatch: pytest.MonkeyPatch, kind: type, method: str) -> tuple[threading.Event, threading.Event]:
+    """Calls of a method tell the first event that they have begun, and wait in their thread for the second."""
+    begun, goes_on = threading.Event(), threading.Event()
+    real = getattr(kind, method)
+
+    def slow(*args: Any, **options: Any) -> Any:
+        begun.set()
+        goes_on.wait(_HELD_S)
+        return real(*args, **options)
+
+    monkeypatch.setattr(kind, method, slow)
+    return begun, goes_on
 
 
 @contextlib.contextmanager

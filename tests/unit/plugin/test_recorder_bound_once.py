@@ -23,6 +23,7 @@ from memory.spool_file import SpoolFile
 from memory.spool_frames import Spooled
 from tests.support.recalls import NOON
 from tests.support.sessions import HandClock
+from tests.support.threads import held
 from tests.support.voice import eventually
 from tests.unit.plugin.test_recorder import SCOPE, Troubled, turn
 from tests.unit.plugin.test_recorder_unbound import ROOM, SOMEBODY, Unknown, left, logged
@@ -96,15 +97,7 @@ async def test_P_erased_what_its_heir_has_not_stored_yet_is_erased_with_the_rest
 async def test_P_erased_an_erasure_waits_for_what_is_just_becoming_the_users(
     clock: HandClock, spool: Spool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    binds, answers = threading.Event(), threading.Event()
-    bind = SpoolFile.bind
-
-    def slow(file: SpoolFile, *to: Any) -> None:
-        binds.set()
-        answers.wait(30)
-        bind(file, *to)
-
-    monkeypatch.setattr(SpoolFile, "bind", slow)
+    binds, answers = held(monkeypatch, SpoolFile, "bind")
     session = SessionSpool(spool, SOMEBODY, clock, Counters())
     await session.append([turn("forget me", session_id="call-1")])
     moving = asyncio.create_task(session.move(SCOPE))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from memory.spool_file import SpoolFile
 from memory.spool_frames import Spooled
 from tests.support.recalls import settle
 from tests.support.sessions import HandClock
+from tests.support.threads import held
 from tests.support.voice import eventually
 from tests.unit.plugin.test_recorder import SCOPE, Desk, Troubled, turn
 
@@ -95,15 +95,7 @@ async def test_what_is_just_being_bound_is_not_taken_to_be_stored(
     desk: Unknown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.said("one", "two")
-    binds, answers = threading.Event(), threading.Event()
-    bind = SpoolFile.bind
-
-    def slow(file: SpoolFile, *to: Any) -> None:
-        binds.set()
-        answers.wait(30)
-        bind(file, *to)
-
-    monkeypatch.setattr(SpoolFile, "bind", slow)
+    binds, answers = held(monkeypatch, SpoolFile, "bind")
     desk.known()
     desk.start()
     await eventually(binds.is_set, "a move that has begun")

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from memory.clock import Clock, SystemClock
+from memory.clock import Clock
 
 _YIELD_S = 0.05  # between two looks at whether others are still busy
 
@@ -38,28 +38,12 @@ class Deadline:
 async def done_within(future: asyncio.Future[Any], clock: Clock, seconds: float) -> bool:
     """Whether ``future`` is done within ``seconds``."""
     if seconds > 0 and not future.done():
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def wake(_: object) -> None:
-            if not waiter.done():
-                waiter.set_result(None)
-
-        future.add_done_callback(wake)
-        alarm = _alarm(clock, seconds, wake)
+        alarm = asyncio.ensure_future(clock.sleep(seconds))
         try:
-            await waiter
+            await asyncio.wait((future, alarm), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            future.remove_done_callback(wake)
             alarm.cancel()
     return future.done()
-
-
-def _alarm(clock: Clock, seconds: float, ring: Callable[[object], None]) -> asyncio.TimerHandle | asyncio.Future[None]:
-    if isinstance(clock, SystemClock):  # each turn waits several times: a timer is cheaper than a task that sleeps
-        return asyncio.get_running_loop().call_later(seconds, ring, None)
-    alarm = asyncio.ensure_future(clock.sleep(seconds))
-    alarm.add_done_callback(ring)
-    return alarm
 
 
 async def while_busy(busy: Callable[[], bool], clock: Clock, until_s: float) -> None:

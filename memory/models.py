@@ -18,7 +18,16 @@ from math import isfinite
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from memory.errors import EntryTooLarge, InvalidEntry, InvalidIdentity, VoiceMemoryError
 from memory.limits import (
@@ -178,6 +187,13 @@ class _Model(BaseModel):
         return cls(**{key: value for key, value in data.items() if key in cls.model_fields})
 
 
+class _Found(BaseModel):
+    """What recall makes of records, which were cleaned when they came: a dozen a turn, on the turn's way, so that it is
+    left to pydantic's own, which runs no Python. Its ValidationError quotes nothing."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+
 class Scope(_Model):
     """Whose memory it is. ``kind='session'``: nobody is known, and the memory ends with that session.
 
@@ -312,27 +328,30 @@ class Fact(_Model):
     sources: tuple[Source, ...] = ()
 
 
-class Passage(_Model):
+class Passage(_Found):
     """A remembered turn that bears on a query, best first in a list of them. ``changed``: something that it says has
-    ended since."""
+    ended since.
 
-    id: Identifier
-    session_id: Identifier
-    timestamp: Timestamp
+    Raises pydantic's ValidationError where a field is wrong.
+    """
+
+    id: str
+    session_id: str
+    timestamp: AwareDatetime
     role: Role
-    text: Text
+    text: str
     mode: Mode = "voice"
-    language: Language = ""
-    name: Name | None = None
+    language: str = ""
+    name: str | None = None
     score: float = 0.0
     changed: bool = False
 
 
-class Recall(_Model):
+class Recall(_Found):
     """What came back for one query. ``degraded`` names what was missing, such as ``vectors`` or ``host``.
 
     ``state`` is of the user's memory when it was made: with another one, something was erased or a fact has changed.
-    It begins with the log's ``epoch`` and a slash.
+    It begins with the log's ``epoch`` and a slash. Raises as ``Passage``.
     """
 
     passages: tuple[Passage, ...] = ()

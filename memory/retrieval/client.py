@@ -28,16 +28,17 @@ from memory.limits import (
     RECALL_QUERY_CHARS_MAX,
     RECALL_WARM_S,
 )
-from memory.models import Recall, Scope
+from memory.models import Recall, Scope, clean_text
 from memory.ports import Selection
 from memory.retrieval.deadlines import Deadline, done_within
-from memory.retrieval.protocol import Malformed, Message, Request, read_message, recall_of
+from memory.retrieval.protocol import Malformed, Reply, Request, read_frame
 from memory.retrieval.snapshot_files import remove_snapshot, snapshot_directory
 from memory.retrieval.tasks import end_all
 from memory.scheduling import hand_over
 
 logger = logging.getLogger(__name__)
 
+_UNREADABLE = "The recall host's answer can't be read: is it of another version?"
 _MARGIN_SHARE, _MARGIN_MS_MAX = 0.1, 5.0  # of a budget, kept for the way back from the host
 
 
@@ -46,7 +47,7 @@ class Sent:
     """A request that is on its way."""
 
     number: int
-    future: asyncio.Future[Message]
+    future: asyncio.Future[Reply]
 
 
 class Link:
@@ -54,11 +55,11 @@ class Link:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, clock: Clock) -> None:
         self._reader, self._writer, self._clock = reader, writer, clock
-        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._numbers = itertools.count(1)
         self.lost = asyncio.create_task(self._listen())
 
-    async def ask(self, timeout_s: float, **fields: Any) -> Message:
+    async def ask(self, timeout_s: float, **fields: Any) -> Reply:
         """Send a request and wait for its reply.
 
         Raises:
@@ -76,43 +77,48 @@ class Link:
         if self.lost.done() or len(self._waiting) >= HOST_QUEUE_MAX:
             raise HostUnavailable("The recall host is gone or has more to do than it can.")
         number = next(self._numbers)
-        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_looked_at)  # whoever asked may have been cancelled in the meantime
         self._writer.write(Request(id=number, **fields).frame())
         self._waiting[number] = future
         hand_over()
         return Sent(number, future)
 
-    async def reply(self, sent: Sent, timeout_s: float) -> Message:
+    async def reply(self, sent: Sent, timeout_s: float) -> Reply:
         """Wait for a request's reply. Raises as ``ask``."""
         try:
             if not await done_within(sent.future, self._clock, timeout_s):
                 raise TimeoutError
-            message = sent.future.result()
+            reply = sent.future.result()
         finally:
             self._waiting.pop(sent.number, None)
             sent.future.cancel()
-        if "error" in message:
-            raise HostUnavailable(f"The recall host could not answer: {message['error']}")
-        return message
+        if reply.error:
+            raise HostUnavailable(f"The recall host could not answer: {reply.error}")
+        return reply
 
     async def close(self) -> None:
         self._writer.close()
         await end_all((self.lost,))
 
     async def _listen(self) -> None:
+        reason = "The recall host went away."
         try:
-            while (message := await read_message(self._reader)) is not None:
-                future = self._waiting.pop(message.get("id", 0), None)
+            while (body := await read_frame(self._reader)) is not None:
+                reply = Reply.parse(body)
+                future = self._waiting.pop(reply.id, None)
                 if future is not None and not future.done():
-                    future.set_result(message)
-        except (OSError, Malformed) as error:
+                    future.set_result(reply)
+        except OSError as error:
             logger.warning("The recall host's connection broke: %s.", type(error).__name__)
+        except Malformed:
+            reason = _UNREADABLE
+            logger.warning(reason)
         finally:
             self._writer.close()
             for future in self._waiting.values():
                 if not future.done():
-                    future.set_exception(HostUnavailable("The recall host went away."))
+                    future.set_exception(HostUnavailable(reason))
 
 
 class HostRetriever:
@@ -144,6 +150,7 @@ class HostRetriever:
                 at once.
         """
         deadline = Deadline(self._clock, budget_ms)
+        query = clean_text(query[:RECALL_QUERY_CHARS_MAX])
         if limit <= 0 or not query.strip():
             return _nothing()
 
@@ -152,7 +159,7 @@ class HostRetriever:
             return link.begin(
                 op="recall",
                 scope=scope,
-                query=query[:RECALL_QUERY_CHARS_MAX],
+                query=query,
                 limit=limit,
                 budget_ms=left_ms - min(left_ms * _MARGIN_SHARE, _MARGIN_MS_MAX),
                 exclude_ids=exclude_ids,
@@ -171,13 +178,13 @@ class HostRetriever:
             if link is None or sent is None:
                 link = await self._linked(deadline)
                 sent = begin(link)
-            return recall_of(await link.reply(sent, deadline.remaining_s()))
+            return _recall_in(await link.reply(sent, deadline.remaining_s()))
         except TimeoutError:
             # One user's index may take long to load; whether the host as such is silent, a ping will tell.
             self._doubt()
             raise HostUnavailable("The recall host did not answer in time.") from None
-        except Malformed:
-            raise HostUnavailable("The recall host's answer can't be read: is it of another version?") from None
+        except Malformed as error:
+            raise HostUnavailable(f"The recall host can't be asked this: {error}.") from None
 
     async def warm(self, scope: Scope) -> None:
         """Have the host started, and the user's index loaded. Waits for both, within bounds. Never raises."""
@@ -199,15 +206,13 @@ class HostRetriever:
                 budget_ms / 1_000 + HOST_PING_S,
                 op="profile",
                 scope=scope,
-                query=name[:RECALL_QUERY_CHARS_MAX],
+                query=clean_text(name[:RECALL_QUERY_CHARS_MAX]),
                 limit=limit,
                 budget_ms=budget_ms,
             )
-            return recall_of(reply)
+            return _recall_in(reply)
         except TimeoutError:
             raise HostUnavailable("The recall host did not answer in time.") from None
-        except Malformed:
-            raise HostUnavailable("The recall host's answer can't be read: is it of another version?") from None
 
     async def erase(self, scope: Scope, selection: Selection) -> int:
         """Have the host drop what it holds of ``selection``; returns how many turns it had loaded.
@@ -222,7 +227,7 @@ class HostRetriever:
             if link is not None:
                 with contextlib.suppress(HostUnavailable, TimeoutError):
                     reply = await link.ask(HOST_ERASE_S, op="erase", scope=scope, selection=selection)
-                    return int(reply.get("erased", 0))
+                    return reply.erased
         try:
             await asyncio.to_thread(remove_snapshot, snapshot_directory(self._use.spec.data_dir), scope)
         except OSError as error:
@@ -242,7 +247,7 @@ class HostRetriever:
             if link is None:
                 raise HostUnavailable("No recall host is running; it starts with the first call.")
             try:
-                return dict((await link.ask(HOST_PING_S, op="stats"))["stats"])
+                return (await link.ask(HOST_PING_S, op="stats")).stats
             except TimeoutError:
                 raise HostUnavailable("The recall host does not answer.") from None
 
@@ -348,13 +353,19 @@ class HostRetriever:
             await link.close()
 
 
-def _looked_at(future: asyncio.Future[Message]) -> None:
+def _looked_at(future: asyncio.Future[Reply]) -> None:
     if not future.cancelled():
         future.exception()
 
 
 async def _nothing() -> Recall:
     return Recall()
+
+
+def _recall_in(reply: Reply) -> Recall:
+    if reply.recall is None:
+        raise HostUnavailable(_UNREADABLE)
+    return reply.recall
 
 
 async def _connect(socket: Path, clock: Clock) -> Link:

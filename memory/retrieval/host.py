@@ -18,7 +18,7 @@ from memory.hosting import HostRole, serving
 from memory.limits import ARCHIVE_POLL_IDLE_S, ARCHIVE_PROBE_S, HOST_QUEUE_MAX, RECALL_WARM_S, SHUTDOWN_FLUSH_S
 from memory.ports import Embedder
 from memory.retrieval.engine import RecallEngine
-from memory.retrieval.protocol import Malformed, Request, encode, read_message, recall_reply
+from memory.retrieval.protocol import Malformed, Reply, Request, read_frame
 from memory.retrieval.tasks import end_all, within
 from memory.scheduling import hand_over
 
@@ -105,10 +105,10 @@ class RecallHost:
         """Answer one client's requests, several at a time, until it goes away. Its requests end with it."""
         answering: set[asyncio.Task[None]] = set()
         try:
-            while (message := await read_message(reader)) is not None:
-                request = Request.parse(message)
+            while (body := await read_frame(reader)) is not None:
+                request = Request.parse(body)
                 if len(answering) >= HOST_QUEUE_MAX:
-                    writer.write(encode({"id": request.id, "error": "too many requests at once"}))
+                    writer.write(Reply(id=request.id, error="too many requests at once").frame())
                     continue
                 task = asyncio.create_task(self._reply(request, writer))
                 answering.add(task)
@@ -120,17 +120,17 @@ class RecallHost:
 
     async def _reply(self, request: Request, writer: asyncio.StreamWriter) -> None:
         try:
-            frame = await self._answer(request)
+            frame = (await self._answer(request)).frame()
         except VoiceMemoryError as error:
-            frame = encode({"id": request.id, "error": str(error)})
+            frame = Reply(id=request.id, error=str(error) or type(error).__name__).frame()
         except Exception as error:  # one request's fault must not be another's
             logger.error("A %s request failed: %s", request.op, type(error).__name__)
-            frame = encode({"id": request.id, "error": type(error).__name__})
+            frame = Reply(id=request.id, error=type(error).__name__).frame()
         writer.write(frame)
         hand_over()
         await writer.drain()
 
-    async def _answer(self, request: Request) -> bytes:
+    async def _answer(self, request: Request) -> Reply:
         scope, engine = request.scope, self._engine
         if request.op == "recall" and scope is not None:
             recall = await engine.recall(
@@ -140,19 +140,19 @@ class RecallHost:
                 budget_ms=request.budget_ms,
                 exclude_ids=request.exclude_ids,
             )
-            return recall_reply(request.id, recall)
+            return Reply(id=request.id, recall=recall)
         if request.op == "profile" and scope is not None:
             profile = await engine.profile(scope, name=request.query, limit=request.limit, budget_ms=request.budget_ms)
-            return recall_reply(request.id, profile)
+            return Reply(id=request.id, recall=profile)
         if request.op == "warm" and scope is not None:
             async with asyncio.timeout(RECALL_WARM_S):
                 await engine.warm(scope)
         elif request.op == "erase" and scope is not None and request.selection is not None:
-            return encode({"id": request.id, "erased": await engine.erase(scope, request.selection)})
+            return Reply(id=request.id, erased=await engine.erase(scope, request.selection))
         elif request.op == "stats":
             stats = {"pid": os.getpid(), **self._backlog(), **await self._archive(), **engine.stats()}
-            return encode({"id": request.id, "stats": stats})
-        return encode({"id": request.id})
+            return Reply(id=request.id, stats=stats)
+        return Reply(id=request.id)
 
     def _backlog(self) -> dict[str, float]:
         """What waits to be stored, and for how long: users whose log the archive has not, files of the spool."""

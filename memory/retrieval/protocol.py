@@ -9,19 +9,17 @@ Above: host, client. Below: models, ports, limits. Imports nothing heavy: it is 
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from memory.errors import VoiceMemoryError
 from memory.limits import HOST_MESSAGE_BYTES_MAX, RECALL_LIMIT, RECALL_QUERY_CHARS_MAX
 from memory.models import Recall, Scope
 from memory.ports import Selection
 
 PREFIX_BYTES = 4
 LIMIT_MAX = 1_000  # passages in one reply
-
-Message = dict[str, Any]
 
 
 class Malformed(ValueError):
@@ -46,77 +44,86 @@ class Request(BaseModel):
     selection: Selection | None = None
 
     @classmethod
-    def parse(cls, message: Message) -> Request:
+    def parse(cls, body: bytes) -> Request:
         """Raises Malformed."""
-        try:
-            request = cls.model_validate(message)
-        except ValidationError:
-            raise Malformed("not a request of this protocol") from None
+        request = _parsed(cls, body)
         if request.scope is None and request.op not in ("ping", "stats"):
             raise Malformed(f"{request.op} needs a scope")
         return request
 
     def frame(self) -> bytes:
-        return encode(self.model_dump(mode="json", exclude_defaults=True))
+        """Raises Malformed: it is larger than ``HOST_MESSAGE_BYTES_MAX``."""
+        return _framed(self)
 
 
-def encode(message: Message) -> bytes:
-    """A message as a frame.
+class Reply(BaseModel):
+    """What the host says to the request ``id``: what was asked for, or ``error``. ``erased``: turns."""
 
-    Raises:
-        Malformed: it is larger than ``HOST_MESSAGE_BYTES_MAX``.
-    """
-    body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    model_config = ConfigDict(frozen=True)
+
+    id: int
+    recall: Recall | None = None
+    erased: int = 0
+    stats: dict[str, Any] = {}
+    error: str = ""
+
+    @classmethod
+    def parse(cls, body: bytes) -> Reply:
+        """Raises Malformed."""
+        return _parsed(cls, body)
+
+    def frame(self) -> bytes:
+        """Of passages and facts that would not fit into one message, the last are left out.
+
+        Raises:
+            Malformed: it is larger than ``HOST_MESSAGE_BYTES_MAX`` all the same.
+        """
+        reply = self
+        while True:
+            try:
+                return _framed(reply)
+            except Malformed:
+                if reply.recall is None or not (reply.recall.passages or reply.recall.facts):
+                    raise
+                reply = reply.model_copy(update={"recall": _halved(reply.recall)})
+
+
+_Message = TypeVar("_Message", bound=BaseModel)
+
+
+def _parsed(kind: type[_Message], body: bytes) -> _Message:
+    try:
+        return kind.model_validate_json(body)
+    except (ValidationError, VoiceMemoryError):
+        raise Malformed(f"not a {kind.__name__.lower()} of this protocol") from None
+
+
+def _framed(message: BaseModel) -> bytes:
+    body = message.model_dump_json(exclude_defaults=True).encode()
     if len(body) > HOST_MESSAGE_BYTES_MAX:
         raise Malformed(f"a message of {len(body)} bytes, {HOST_MESSAGE_BYTES_MAX} at most")
     return len(body).to_bytes(PREFIX_BYTES, "big") + body
 
 
-async def read_message(reader: asyncio.StreamReader) -> Message | None:
-    """The next message, or ``None`` where the other side has ended the connection.
+def _halved(recall: Recall) -> Recall:
+    kept, facts = recall.passages[: len(recall.passages) // 2], recall.facts
+    facts = facts if recall.passages else facts[: len(facts) // 2]
+    return recall.model_copy(update={"passages": kept, "facts": facts, "degraded": (*recall.degraded, "size")})
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
+    """The next frame's JSON, or ``None`` where the other side has ended the connection.
 
     Raises:
-        Malformed: too large, cut off, or no JSON object.
+        Malformed: too large, or cut off.
         OSError: the connection broke.
     """
     try:
         length = int.from_bytes(await reader.readexactly(PREFIX_BYTES), "big")
         if length > HOST_MESSAGE_BYTES_MAX:
             raise Malformed(f"a message of {length} bytes, {HOST_MESSAGE_BYTES_MAX} at most")
-        return _object(await reader.readexactly(length))
+        return await reader.readexactly(length)
     except asyncio.IncompleteReadError as error:
         if error.partial:
             raise Malformed("the connection ended within a message") from None
         return None
-
-
-def _object(body: bytes) -> Message:
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError):
-        raise Malformed("not JSON") from None
-    if not isinstance(message, dict):
-        raise Malformed("not a JSON object")
-    return message
-
-
-def recall_reply(request_id: int, recall: Recall) -> bytes:
-    """A recall as a reply; of passages and facts that would not fit into one message, the last are left out."""
-    while True:
-        try:
-            return encode({"id": request_id, "recall": recall.to_dict()})
-        except Malformed:
-            if not recall.passages and not recall.facts:
-                raise
-            degraded = (*recall.degraded, "size")
-            kept, facts = recall.passages[: len(recall.passages) // 2], recall.facts
-            facts = facts if recall.passages else facts[: len(facts) // 2]
-            recall = recall.model_copy(update={"passages": kept, "facts": facts, "degraded": degraded})
-
-
-def recall_of(message: Message) -> Recall:
-    """The recall in a reply. Raises Malformed."""
-    try:
-        return Recall.from_dict(message["recall"])
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise Malformed("not a recall") from None

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from memory.errors import EntryTooLarge, InvalidEntry, InvalidIdentity
 from memory.limits import DISPLAY_NAME_CHARS_MAX, ENTRY_CONTENT_BYTES_MAX, ENTRY_RETRIEVED_BYTES_MAX, ID_CHARS_MAX
@@ -283,8 +284,24 @@ def test_user_settings_have_the_formats_defaults() -> None:
 
 def test_the_other_nouns_come_back_too() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    passage = Passage(id="p", session_id="s", timestamp=now, role="user", text="Hi\x00", name="n" * 200)
-    assert (passage.text, len(passage.name or "")) == ("Hi", DISPLAY_NAME_CHARS_MAX)
     context = ConversationContext(session_id="s", messages=(entry(),), mode="text")
-    for made in (passage, Fact(text="likes tea", valid_at=now), context):
+    for made in (Fact(text="likes tea", valid_at=now), context):
         assert type(made).from_dict(json.loads(json.dumps(made.to_dict()))) == made
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"role": "secret"},
+        {"timestamp": "secret"},
+        {"timestamp": "2026-01-01T00:00:00"},
+        {"id": None},
+        {"score": "secret"},
+    ],
+)
+def test_a_wrong_passage_is_refused_without_quoting_it(wrong: dict[str, Any]) -> None:
+    right = {"id": "p", "session_id": "s", "timestamp": datetime(2026, 1, 1, tzinfo=UTC), "role": "user", "text": "Hi"}
+    assert Passage(**right).mode == "voice"
+    with pytest.raises(ValidationError) as caught:
+        Passage(**(right | wrong))
+    assert "secret" not in str(caught.value)

@@ -18,8 +18,9 @@ from memory.limits import HOST_PING_S, HOST_QUEUE_MAX, HOST_RETRY_S_MAX, RECALL_
 from memory.models import Passage, Recall
 from memory.ports import Selection
 from memory.retrieval.client import HostRetriever
-from memory.retrieval.protocol import Request, encode, read_message, recall_reply
+from memory.retrieval.protocol import Reply, Request, read_frame
 from memory.retrieval.snapshot_files import SnapshotHeader, SnapshotStore, snapshot_directory
+from tests.support.frames import frame
 from tests.support.recalls import NOON, ManualClock, scope_of, texts
 
 ALL = Selection("all")
@@ -61,8 +62,8 @@ class FakeHost:
         self.writers.append(writer)
         answering: set[asyncio.Task[None]] = set()
         try:
-            while (message := await read_message(reader)) is not None:
-                request = Request.parse(message)
+            while (body := await read_frame(reader)) is not None:
+                request = Request.parse(body)
                 self.requests.append(request)
                 answering.add(asyncio.create_task(self._reply(request, writer)))
         finally:
@@ -72,7 +73,7 @@ class FakeHost:
     async def _reply(self, request: Request, writer: asyncio.StreamWriter) -> None:
         if self.silent:
             return
-        frame = encode({"id": request.id}) if request.op == "ping" else await self.answer(request)
+        frame = Reply(id=request.id).frame() if request.op == "ping" else await self.answer(request)
         if frame is not None:
             writer.write(frame)
 
@@ -115,10 +116,10 @@ async def echo(request: Request) -> bytes | None:
     if request.query.startswith("silence"):
         return None
     if request.op == "recall":
-        return recall_reply(request.id, found(request.query))
+        return Reply(id=request.id, recall=found(request.query)).frame()
     if request.op == "profile":
-        return recall_reply(request.id, Recall(state="now"))
-    return encode({"id": request.id, "erased": 5, "stats": {"users": 1}})
+        return Reply(id=request.id, recall=Recall(state="now")).frame()
+    return Reply(id=request.id, erased=5, stats={"users": 1}).frame()
 
 
 @pytest.fixture
@@ -333,7 +334,7 @@ async def test_L22_P_isolated_cancelled_recalls_leave_nothing_behind(line: Line)
     async def as_user(request: Request) -> bytes | None:
         assert request.scope is not None
         await asyncio.sleep(0)
-        return recall_reply(request.id, found(request.scope.user_id))
+        return Reply(id=request.id, recall=found(request.scope.user_id)).frame()
 
     line.host.answer = as_user
     for round_number in range(20):
@@ -356,13 +357,22 @@ async def test_L22_P_isolated_cancelled_recalls_leave_nothing_behind(line: Line)
 
 async def test_a_host_that_refuses_or_talks_nonsense_is_told_as_unavailable(line: Line) -> None:
     async def refuse(request: Request) -> bytes | None:
-        if request.query == "nonsense":
-            return encode({"id": request.id, "recall": 7})
-        return encode({"id": request.id, "error": "too many requests at once"})
+        if request.query.startswith("nonsense"):
+            return frame(id=request.id, recall=7) if request.query == "nonsense" else Reply(id=request.id).frame()
+        return Reply(id=request.id, error="too many requests at once").frame()
 
     line.host.answer = refuse
     assert "too many requests" in str(await failing(line.recall("hello")))
+    assert "another version" in str(await failing(line.recall("nonsense without a recall")))
+    assert line.host.connections == 1
     assert "another version" in str(await failing(line.recall("nonsense")))
+    line.host.answer = echo
+    await until(lambda: line.host.connections == 2)
+    assert texts(await line.recall("hello")) == ["hello"]
+
+
+async def test_a_query_with_what_no_text_holds_is_asked_all_the_same(line: Line) -> None:
+    assert texts(await line.recall("a\x00b \ud800 c")) == ["ab \ufffd c"]
 
 
 async def test_a_stream_that_is_no_protocol_is_given_up_and_the_host_found_again(line: Line) -> None:

@@ -21,8 +21,9 @@ from memory.retrieval import host as host_module
 from memory.retrieval.client import HostRetriever
 from memory.retrieval.engine import RecallEngine
 from memory.retrieval.host import RecallHost
-from memory.retrieval.protocol import Message, Request, encode, read_message
+from memory.retrieval.protocol import Reply, Request, read_frame
 from tests.support.fact_source import Facts, fact
+from tests.support.frames import frame
 from tests.support.recalls import TroubledArchive, TroubledLog, WordEmbedder, said, scope_of, texts
 
 FACT, QUESTION = "My cat is called Biscuit.", "What is my cat called?"
@@ -185,7 +186,7 @@ async def test_a_client_that_talks_nonsense_loses_its_connection_and_nobody_else
     client = stage.client()
     await stage.say(FACT)
     await recall(client)
-    for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", encode({"id": 1, "op": "secret"})):
+    for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff", frame(id=1, op="secret")):
         reader, writer = await asyncio.open_unix_connection(str(stage.spec.socket))
         writer.write(nonsense)
         async with asyncio.timeout(10):
@@ -232,8 +233,8 @@ async def test_more_requests_at_once_than_the_bound_are_refused(stage: Stage) ->
     for number in range(HOST_QUEUE_MAX + 1):
         writer.write(Request(id=number, op="recall", scope=scope_of(), query="x", budget_ms=60_000).frame())
     async with asyncio.timeout(10):
-        message: Message | None = await read_message(reader)
-    assert message == {"id": HOST_QUEUE_MAX, "error": "too many requests at once"}
+        body = await read_frame(reader)
+    assert Reply.parse(body or b"") == Reply(id=HOST_QUEUE_MAX, error="too many requests at once")
     writer.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,16 +13,28 @@ from hypothesis import strategies as st
 from memory.limits import HOST_MESSAGE_BYTES_MAX, RECALL_QUERY_CHARS_MAX
 from memory.models import Passage, Recall
 from memory.ports import Selection
-from memory.retrieval.protocol import Malformed, Message, Request, encode, read_message, recall_of, recall_reply
+from memory.retrieval.protocol import Malformed, Reply, Request, read_frame
 from tests.support.fact_source import fact
 from tests.support.recalls import NOON, scope_of
 
 
-async def read(data: bytes) -> Message | None:
+async def read(data: bytes) -> bytes | None:
     reader = asyncio.StreamReader()
     reader.feed_data(data)
     reader.feed_eof()
-    return await read_message(reader)
+    return await read_frame(reader)
+
+
+def asked(frame: bytes) -> Request:
+    body = asyncio.run(read(frame))
+    assert body is not None
+    return Request.parse(body)
+
+
+def told(reply: Reply) -> Reply:
+    body = asyncio.run(read(reply.frame()))
+    assert body is not None
+    return Reply.parse(body)
 
 
 def passage(text: str, number: int = 0) -> Passage:
@@ -33,47 +46,52 @@ def test_a_request_arrives_as_it_was_sent(query: str, ids: frozenset[str], budge
     query = query.encode(errors="replace").decode()
     ids = frozenset(each.encode(errors="replace").decode() for each in ids)
     request = Request(id=7, op="recall", scope=scope_of(), query=query, limit=3, budget_ms=budget, exclude_ids=ids)
-    message = asyncio.run(read(request.frame()))
-    assert message is not None
-    assert Request.parse(message) == request
+    assert asked(request.frame()) == request
 
 
 @pytest.mark.parametrize(
     "selection",
     [Selection("all", through="0001-2"), Selection("session", session_id="s"), Selection("since", since=NOON)],
 )
-async def test_an_erasure_arrives_as_it_was_sent(selection: Selection) -> None:
-    message = await read(Request(id=1, op="erase", scope=scope_of(), selection=selection).frame())
-    assert message is not None
-    assert Request.parse(message).selection == selection
+def test_an_erasure_arrives_as_it_was_sent(selection: Selection) -> None:
+    request = Request(id=1, op="erase", scope=scope_of(), selection=selection)
+    assert asked(request.frame()).selection == selection
 
 
 @given(text=st.text(min_size=1, max_size=300))
 def test_a_recall_arrives_as_it_was_sent(text: str) -> None:
     recall = Recall(passages=(passage(text), passage("x", 1)), degraded=("vectors",), elapsed_ms=1.25)
-    message = asyncio.run(read(recall_reply(3, recall)))
-    assert message is not None
-    assert message["id"] == 3
-    assert recall_of(message) == recall
+    reply = Reply(id=3, recall=recall)
+    assert told(reply) == reply
 
 
-async def test_facts_arrive_as_they_were_sent_and_those_that_do_not_fit_are_left_out_from_the_end() -> None:
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(id=1),
+        Reply(id=2, recall=Recall()),
+        Reply(id=3, erased=4),
+        Reply(id=5, stats={"pid": 1}),
+        Reply(id=6, error="x"),
+    ],
+)
+def test_any_reply_arrives_as_it_was_sent(reply: Reply) -> None:
+    assert told(reply) == reply
+
+
+def test_facts_arrive_as_they_were_sent_and_those_that_do_not_fit_are_left_out_from_the_end() -> None:
     recall = Recall(facts=(fact("The user's home is in York", turns=["t1"]),), state="1/2")
-    message = await read(recall_reply(3, recall))
-    assert message is not None
-    assert recall_of(message) == recall
+    assert told(Reply(id=3, recall=recall)).recall == recall
     many = Recall(facts=tuple(fact(f"{number} " + "x" * 3_000_000) for number in range(9)))
-    message = await read(recall_reply(3, many))
-    assert message is not None
-    cut = recall_of(message)
+    cut = told(Reply(id=3, recall=many)).recall
+    assert cut is not None
     assert (cut.facts, cut.degraded) == (many.facts[:4], ("size",))
 
 
-async def test_passages_that_do_not_fit_into_one_message_are_left_out_from_the_end() -> None:
+def test_passages_that_do_not_fit_into_one_message_are_left_out_from_the_end() -> None:
     recall = Recall(passages=tuple(passage("x" * 3_000_000, number) for number in range(9)))
-    message = await read(recall_reply(1, recall))
-    assert message is not None
-    kept = recall_of(message)
+    kept = told(Reply(id=1, recall=recall)).recall
+    assert kept is not None
     assert [each.id for each in kept.passages] == ["p0", "p1", "p2", "p3"]
     assert kept.degraded == ("size",)
 
@@ -95,12 +113,17 @@ async def test_the_end_of_a_connection_is_no_message() -> None:
         len(b"[" * 100_000).to_bytes(4, "big") + b"[" * 100_000,
     ],
 )
-async def test_what_is_no_frame_is_refused(data: bytes) -> None:
+@pytest.mark.parametrize("kind", [Request, Reply])
+async def test_what_is_no_frame_is_refused(data: bytes, kind: type[Request] | type[Reply]) -> None:
     with pytest.raises(Malformed):
-        await read(data)
+        kind.parse(await read(data) or b"")
 
 
-SCOPE = scope_of().to_dict()
+SCOPE = scope_of().model_dump(mode="json")
+
+
+def test_a_request_without_more_than_it_needs_is_taken() -> None:
+    assert Request.parse(json.dumps({"id": 1, "op": "recall", "scope": SCOPE}).encode()).scope == scope_of()
 
 
 @pytest.mark.parametrize(
@@ -120,19 +143,27 @@ SCOPE = scope_of().to_dict()
         {"id": 1, "op": "erase", "scope": SCOPE, "selection": {"what": "secret"}},
     ],
 )
-def test_what_is_no_request_is_refused_without_quoting_it(message: Message) -> None:
+def test_what_is_no_request_is_refused_without_quoting_it(message: dict[str, Any]) -> None:
     with pytest.raises(Malformed) as refused:
-        Request.parse(json.loads(json.dumps(message)))
+        Request.parse(json.dumps(message).encode())
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is None
 
 
 def test_a_message_over_the_bound_is_not_made() -> None:
     with pytest.raises(Malformed):
-        encode({"text": "x" * HOST_MESSAGE_BYTES_MAX})
+        Reply(id=1, error="x" * HOST_MESSAGE_BYTES_MAX).frame()
 
 
-@pytest.mark.parametrize("message", [{}, {"recall": 1}, {"recall": {"passages": [{"id": 1}]}}, {"recall": None}])
-def test_what_is_no_recall_is_refused(message: Message) -> None:
-    with pytest.raises(Malformed):
-        recall_of(message)
+@pytest.mark.parametrize("recall", [1, "secret", {"passages": [{"id": 1}]}, {"facts": [{"text": "", "secret": 1}]}])
+def test_what_is_no_recall_is_refused_without_quoting_it(recall: Any) -> None:
+    with pytest.raises(Malformed) as refused:
+        Reply.parse(json.dumps({"id": 1, "recall": recall}).encode())
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_what_a_newer_host_tells_besides_is_passed_over() -> None:
+    sent = json.loads(Reply(id=1, recall=Recall(passages=(passage("x"),))).frame()[4:])
+    sent["recall"]["passages"][0]["mood"] = sent["recall"]["v"] = sent["news"] = 2
+    assert Reply.parse(json.dumps(sent).encode()).recall == Recall(passages=(passage("x"),))

@@ -159,6 +159,7 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
     from memory.retrieval.engine import RecallEngine
     from memory.retrieval.host import RecallHost
     from memory.retrieval.snapshot_files import SnapshotStore, snapshot_directory
+    from memory.scheduling import Precedence
     from memory.wiring import open_late_archive, open_sessions, open_spool
 
     clock = SystemClock()
@@ -180,7 +181,13 @@ async def _serve(settings: Settings, role: HostRole, stop: asyncio.Event) -> Non
         consumer = Archiver(log, archive, clock, engine.counters, busy=engine.busy, before_trim=engine.read_on)
         replayer = Replayer(open_spool(settings), log, clock, engine.counters)
         host = RecallHost(
-            role, engine, embedder=embedder, consumer=consumer, replayer=replayer, archive_problem=archive.problem
+            role,
+            engine,
+            embedder=embedder,
+            consumer=consumer,
+            replayer=replayer,
+            archive_problem=archive.problem,
+            precedence=Precedence(settings.host_nice),
         )
         await host.run(stop)
     finally:

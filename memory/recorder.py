@@ -186,7 +186,8 @@ class Recorder:
         """
         backlog, spooling = self._backlog, self._spooling
         lost, target = backlog.lost, backlog.total
-        if not backlog.away or (spooling is not None and spooling.works):
+        # As a rule it was long ago: then the reply's first frame waits for no other task of a busy loop.
+        if backlog.settled < target and (not backlog.away or (spooling is not None and spooling.works)):
             await finished_within(self._settle(target), self._clock, timeout_s)
             backlog.away = backlog.away or backlog.settled < target
         return backlog.silent or (backlog.settled >= target and backlog.lost == lost)

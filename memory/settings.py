@@ -172,6 +172,13 @@ class Settings(EnvironmentSettings):
         validation_alias=_env("MEMORY_HOST_IDLE_SECONDS"),
         description="How long a helper process stays when nobody uses it, in seconds.",
     )
+    host_nice: int = Field(
+        default=limits.HOST_NICE,
+        ge=-20,
+        le=0,
+        validation_alias=_env("MEMORY_HOST_NICE"),
+        description="Priority of the recall host while a recall is under way, where the system allows it; 0: as all.",
+    )
 
     idle_seconds: float = Field(
         default=limits.IDLE_S_DEFAULT,

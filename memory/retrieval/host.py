@@ -15,12 +15,19 @@ from typing import Protocol
 
 from memory.errors import EmbedderUnavailable, VoiceMemoryError
 from memory.hosting import HostRole, serving
-from memory.limits import ARCHIVE_POLL_IDLE_S, ARCHIVE_PROBE_S, HOST_QUEUE_MAX, RECALL_WARM_S, SHUTDOWN_FLUSH_S
+from memory.limits import (
+    ARCHIVE_POLL_IDLE_S,
+    ARCHIVE_PROBE_S,
+    HOST_QUEUE_MAX,
+    RECALL_QUIET_S,
+    RECALL_WARM_S,
+    SHUTDOWN_FLUSH_S,
+)
 from memory.ports import Embedder
 from memory.retrieval.engine import RecallEngine
 from memory.retrieval.protocol import Malformed, Reply, Request, read_frame
 from memory.retrieval.tasks import end_all, within
-from memory.scheduling import hand_over
+from memory.scheduling import Precedence, hand_over
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +67,7 @@ class RecallHost:
     """Serves one engine, made with ``embedder_ready=False``; until the embedder is loaded, recall goes by keywords.
 
     ``consumer`` is ``None`` where another process moves the log. ``archive_problem`` says why the archive can't be
-    used now ("" if it can), within so many seconds.
+    used now ("" if it can), within so many seconds. ``precedence`` is taken while a recall is under way.
     """
 
     def __init__(
@@ -72,10 +79,13 @@ class RecallHost:
         consumer: LogConsumer | None,
         replayer: SpoolReplayer | None = None,
         archive_problem: Callable[[float], Awaitable[str]] | None = None,
+        precedence: Precedence | None = None,
     ) -> None:
         self._role, self._engine = role, engine
         self._embedder, self._consumer, self._replayer = embedder, consumer, replayer
         self._archive_problem = archive_problem
+        self._precedence = precedence or Precedence(0)
+        self._giving: asyncio.TimerHandle | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until nobody has used the host for its idle time, or ``stop`` is set.
@@ -98,6 +108,9 @@ class RecallHost:
                     logger.error("The data directory is gone or can't be read any more; this host ends.")
         finally:
             await end_all((*owned, stopped))
+            if self._giving is not None:
+                self._giving.cancel()
+            self._precedence.give()
             await self._drain()
             await self._engine.aclose()
 
@@ -107,6 +120,8 @@ class RecallHost:
         try:
             while (body := await read_frame(reader)) is not None:
                 request = Request.parse(body)
+                if request.op == "recall":
+                    self._take_precedence()
                 if len(answering) >= HOST_QUEUE_MAX:
                     writer.write(Reply(id=request.id, error="too many requests at once").frame())
                     continue
@@ -129,6 +144,19 @@ class RecallHost:
         writer.write(frame)
         hand_over()
         await writer.drain()
+
+    def _take_precedence(self) -> None:
+        self._precedence.take()
+        if self._giving is None:
+            self._giving = asyncio.get_running_loop().call_later(RECALL_QUIET_S, self._give_precedence)
+
+    def _give_precedence(self) -> None:
+        """Once no recall is under way, and none is likely to come: what else there is to do here has no hurry."""
+        self._giving = None
+        if self._engine.busy():
+            self._take_precedence()
+        else:
+            self._precedence.give()
 
     async def _answer(self, request: Request) -> Reply:
         scope, engine = request.scope, self._engine

@@ -17,6 +17,7 @@ import pytest
 
 from memory.errors import HostUnavailable
 from memory.hosting import HostUse
+from memory.limits import HOST_NICE
 from memory.models import Recall, Scope
 from memory.ports import Selection
 from memory.retrieval.client import HostRetriever
@@ -115,6 +116,25 @@ async def test_P_fresh_what_a_killed_process_said_is_recalled_in_another(backend
     other.kill()
     assert texts(await recall(retriever)) == [FACT]
     await other.wait()
+
+
+async def test_the_host_goes_before_others_while_it_recalls_where_the_system_allows_that(backend: Backend) -> None:
+    client, usual = client_of(backend), os.getpriority(os.PRIO_PROCESS, 0)
+    await recall(client)
+    pid = await pid_of(client)
+    await until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == usual)
+    seen = set()
+    for _ in range(5):
+        await recall(client)
+        seen.add(os.getpriority(os.PRIO_PROCESS, pid))
+    assert (HOST_NICE in seen) if _may_go_first() else (seen == {usual})
+    await until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == usual)
+
+
+def _may_go_first() -> bool:
+    program = f"import os; os.setpriority(os.PRIO_PROCESS, 0, {HOST_NICE})"
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, timeout=WAIT_S)
+    return done.returncode == 0
 
 
 async def test_the_host_moves_the_log_into_the_archive_and_recall_sees_no_difference(backend: Backend) -> None:

@@ -142,6 +142,15 @@ async def test_records_are_stored_in_order_and_stamped(desk: Desk) -> None:
     ]
 
 
+@pytest.mark.promise("P-silent")
+async def test_P_silent_a_reply_whose_turn_was_stored_before_waits_for_no_other_task(desk: Desk) -> None:
+    desk.recorder.record(turn("asked"))
+    assert await desk.recorder.durable(1)
+    with pytest.raises(StopIteration) as returned:
+        desk.recorder.durable(DURABLE_WAIT_S).send(None)
+    assert returned.value.value is True
+
+
 async def test_a_recall_under_way_goes_before_the_storing_of_its_turn(desk: Desk) -> None:
     with desk.way.taken():
         desk.recorder.record(turn("asked"))

@@ -17,11 +17,13 @@ from memory.hosting import HostRole, HostSpec, HostUse
 from memory.limits import HOST_QUEUE_MAX
 from memory.models import Recall
 from memory.ports import Selection
+from memory.retrieval import engine as engine_module
 from memory.retrieval import host as host_module
 from memory.retrieval.client import HostRetriever
 from memory.retrieval.engine import RecallEngine
 from memory.retrieval.host import RecallHost
 from memory.retrieval.protocol import Reply, Request, read_frame
+from memory.scheduling import Precedence
 from tests.support.fact_source import Facts, fact
 from tests.support.frames import frame
 from tests.support.recalls import TroubledArchive, TroubledLog, WordEmbedder, said, scope_of, texts
@@ -90,6 +92,7 @@ async def staged(
     embedder: WordEmbedder | None = None,
     consumer: Consumer | None = None,
     facts: Facts | None = None,
+    precedence: Precedence | None = None,
 ) -> AsyncIterator[Stage]:
     spec = HostSpec.module("recall", data_dir, "memory", "host")
     role = HostRole(spec, idle_s=idle_s)
@@ -98,7 +101,7 @@ async def staged(
     embedder, consumer = embedder or WordEmbedder(), consumer or Consumer()
     log, archive = TroubledLog(clock), TroubledArchive()
     engine = RecallEngine(log=log, archive=archive, embedder=embedder, embedder_ready=False, clock=clock, facts=facts)
-    host = RecallHost(role, engine, embedder=embedder, consumer=consumer)
+    host = RecallHost(role, engine, embedder=embedder, consumer=consumer, precedence=precedence)
     running = asyncio.create_task(host.run(stop))
     stage = Stage(spec, log, engine, embedder, consumer, stop, running)
     try:
@@ -123,6 +126,45 @@ async def stage(data_dir: Path) -> AsyncIterator[Stage]:
 
 async def recall(client: HostRetriever, user: str = "ana") -> Recall:
     return await client.recall(scope_of(user), QUESTION, limit=8, budget_ms=5_000)
+
+
+class Told(Precedence):
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.has = False
+        self.times = 0
+
+    def take(self) -> None:
+        self.has = True
+        self.times += 1
+
+    def give(self) -> None:
+        self.has = False
+
+
+async def test_it_goes_before_others_while_a_recall_is_under_way_and_no_longer(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "RECALL_QUIET_S", 0.001)
+    monkeypatch.setattr(engine_module, "RECALL_QUIET_S", 0.001)
+    precedence = Told()
+    async with staged(data_dir, precedence=precedence) as stage:
+        client = stage.client()
+        await client.warm(scope_of())
+        await client.stats()
+        assert precedence.times == 0
+        stage.log.trouble.open.clear()
+        recalling = asyncio.create_task(recall(client))
+        async with asyncio.timeout(10):
+            while precedence.times < 5:  # it is looked at again and again, and kept
+                await asyncio.sleep(0.001)
+            assert precedence.has
+            stage.log.trouble.open.set()
+            await recalling
+            while precedence.has:
+                await asyncio.sleep(0.001)
 
 
 async def test_recall_warm_erase_and_stats_go_through_the_socket(stage: Stage) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 _AUTOGROUP = "/proc/self/autogroup"
@@ -28,30 +27,42 @@ class Precedence:
     """
 
     def __init__(self, nice: int) -> None:
-        self._nice, self._usual, self._taken = nice, 0, False
+        self._usual = os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
+        self._nice = nice
+        self._has: int | None = self._usual  # what is set as a whole; ``None``: a part of it
         leads = hasattr(os, "getsid") and os.getsid(0) == os.getpid()
-        self.allowed = leads and self._may()
+        self.allowed = leads and nice < self._usual and _set(nice) and _set(self._usual)
 
     def take(self) -> None:
         """From now on, all threads of the process."""
-        if self.allowed and not self._taken:
-            self._taken = self._set(self._nice)
+        self._be(self._nice)
 
-    def give(self) -> None:
-        """As all others again."""
-        if self._taken:
-            self._taken = not self._set(self._usual)
+    def give(self) -> bool:
+        """As all others again. False: not wholly yet; call it again in a moment."""
+        self._be(self._usual)
+        return self._has == self._usual
 
-    def _may(self) -> bool:
-        self._usual = os.getpriority(os.PRIO_PROCESS, 0)
-        return self._nice < self._usual and self._set(self._nice) and self._set(self._usual)
+    def _be(self, nice: int) -> None:
+        if self.allowed and self._has != nice:
+            self._has = nice if _set(nice) and _set_group(nice) else None
 
-    def _set(self, nice: int) -> bool:
-        try:
-            os.setpriority(os.PRIO_PGRP, 0, nice)
-        except OSError:
-            return False
-        # Where Linux groups processes by session (sched_autogroup), the group has a share of its own.
-        with contextlib.suppress(OSError), open(_AUTOGROUP, "w") as group:
+
+def _set(nice: int) -> bool:
+    try:
+        os.setpriority(os.PRIO_PGRP, 0, nice)
+    except OSError:
+        return False
+    return True
+
+
+def _set_group(nice: int) -> bool:
+    """Where Linux groups processes by session (sched_autogroup), the group has a share of its own, which only root may
+    change more often than every 0.1 s."""
+    try:
+        with open(_AUTOGROUP, "w") as group:
             group.write(str(nice))
-        return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # there are no such groups here, or nobody is let at them
+    return True

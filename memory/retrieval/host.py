@@ -155,8 +155,8 @@ class RecallHost:
         self._giving = None
         if self._engine.busy():
             self._take_precedence()
-        else:
-            self._precedence.give()
+        elif not self._precedence.give():
+            self._giving = asyncio.get_running_loop().call_later(RECALL_QUIET_S, self._give_precedence)
 
     async def _answer(self, request: Request) -> Reply:
         scope, engine = request.scope, self._engine

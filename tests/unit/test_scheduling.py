@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from memory import scheduling
 from memory.scheduling import Precedence
 
 NICE = -7
@@ -84,3 +85,27 @@ def test_where_the_system_refuses_nothing_is_tried_again(monkeypatch: pytest.Mon
     precedence.take()
     precedence.give()
     assert (precedence.allowed, tried) == (False, [NICE])
+
+
+def test_what_the_system_lets_change_only_now_and_then_is_changed_when_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[int] = []
+    lets = True
+
+    def set_group(nice: int) -> bool:
+        if lets:
+            groups.append(nice)
+        return lets
+
+    monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
+    monkeypatch.setattr(scheduling, "_set", lambda _: True)
+    monkeypatch.setattr(scheduling, "_set_group", set_group)
+    precedence = Precedence(USUAL - 1)
+    precedence.take()
+    precedence.take()
+    lets = False
+    assert not precedence.give()
+    assert not precedence.give()
+    lets = True
+    assert precedence.give()
+    assert precedence.give()
+    assert groups == [USUAL - 1, USUAL]

@@ -140,8 +140,9 @@ class Told(Precedence):
         self.has = True
         self.times += 1
 
-    def give(self) -> None:
-        self.has = False
+    def give(self) -> bool:
+        self.has, gives = False, not self.has
+        return gives
 
 
 async def test_it_goes_before_others_while_a_recall_is_under_way_and_no_longer(

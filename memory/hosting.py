@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Self
 from memory.datadir import runtime_dir
 from memory.errors import DataDirectoryUnusable, HostUnavailable
 from memory.limits import HOST_START_S
+from memory.scheduling import as_usual
 
 _POLL_S = 0.01
 _USERS_POLL_S = 0.25
@@ -219,6 +220,7 @@ class _Child:
                 start_new_session=True,
                 env={**os.environ, **dict(spec.env)},
             )
+        as_usual(process.pid)
         # Kept here whatever becomes of the caller: a Popen that is dropped while its child lives never reaps it.
         cls._running = {child for child in cls._running if child.poll() is None} | {process}
         return cls(process, spec.path("log"), begin)

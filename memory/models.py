@@ -1,7 +1,8 @@
 """The nouns of the memory: Scope, MemoryEntry, MemoryEvent, Fact, Passage, ConversationContext, MemorySettings.
 
 Everything is immutable and validated when made. ``to_dict``/``from_dict`` are the one serialised form; it carries
-a version, and older versions load. Above: ports, service, stores. Below: errors, limits.
+a version, and older versions load. What recall finds (``Passage``, ``Recall``) is never stored, and has no such form.
+Above: ports, service, stores. Below: errors, limits.
 """
 
 from __future__ import annotations

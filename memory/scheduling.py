@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 _AUTOGROUP = "/proc/self/autogroup"
+_USUAL = os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
 
 
 def hand_over() -> None:
@@ -27,24 +29,30 @@ class Precedence:
     """
 
     def __init__(self, nice: int) -> None:
-        self._usual = os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
-        self._nice = nice
-        self._has: int | None = self._usual  # what is set as a whole; ``None``: a part of it
+        self._usual, self._first = (_USUAL, _group_nice()), (nice, nice)
+        self._has: tuple[int, int] | None = self._usual  # what is set as a whole; ``None``: a part of it
         leads = hasattr(os, "getsid") and os.getsid(0) == os.getpid()
-        self.allowed = leads and nice < self._usual and _set(nice) and _set(self._usual)
+        self.allowed = leads and nice < _USUAL and _set(nice) and _set(_USUAL)
 
     def take(self) -> None:
         """From now on, all threads of the process."""
-        self._be(self._nice)
+        self._be(self._first)
 
     def give(self) -> bool:
         """As all others again. False: not wholly yet; call it again in a moment."""
         self._be(self._usual)
         return self._has == self._usual
 
-    def _be(self, nice: int) -> None:
-        if self.allowed and self._has != nice:
-            self._has = nice if _set(nice) and _set_group(nice) else None
+    def _be(self, wanted: tuple[int, int]) -> None:
+        if self.allowed and self._has != wanted:
+            self._has = wanted if _set(wanted[0]) and _set_group(wanted[1]) else None
+
+
+def as_usual(pid: int) -> None:
+    """A child of this process goes before nobody, whatever its parent did when it was born."""
+    if hasattr(os, "setpriority"):
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, pid, _USUAL)
 
 
 def _set(nice: int) -> bool:
@@ -53,6 +61,14 @@ def _set(nice: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _group_nice() -> int:
+    try:
+        with open(_AUTOGROUP) as group:
+            return int(group.read().rsplit(maxsplit=1)[-1])  # "/autogroup-N nice M"
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _set_group(nice: int) -> bool:

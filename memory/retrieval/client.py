@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from memory.clock import Clock, SystemClock
 from memory.errors import HostUnavailable, StoreUnavailable, VoiceMemoryError
 from memory.hosting import HostUse
@@ -73,13 +75,18 @@ class Link:
 
         Raises:
             HostUnavailable: the connection is lost, or has too many requests in flight.
+            Malformed: it can't be put into a frame.
         """
         if self.lost.done() or len(self._waiting) >= HOST_QUEUE_MAX:
             raise HostUnavailable("The recall host is gone or has more to do than it can.")
         number = next(self._numbers)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_looked_at)  # whoever asked may have been cancelled in the meantime
-        self._writer.write(Request(id=number, **fields).frame())
+        try:
+            frame = Request(id=number, **fields).frame()
+        except ValidationError:  # which quotes what is wrong
+            raise Malformed("what no request holds") from None
+        self._writer.write(frame)
         self._waiting[number] = future
         hand_over()
         return Sent(number, future)

@@ -23,6 +23,7 @@ from memory.limits import (
     RECALL_WARM_S,
     SHUTDOWN_FLUSH_S,
 )
+from memory.models import clean_text
 from memory.ports import Embedder
 from memory.retrieval.engine import RecallEngine
 from memory.retrieval.protocol import Malformed, Reply, Request, read_frame
@@ -137,7 +138,7 @@ class RecallHost:
         try:
             frame = (await self._answer(request)).frame()
         except VoiceMemoryError as error:
-            frame = Reply(id=request.id, error=str(error) or type(error).__name__).frame()
+            frame = Reply(id=request.id, error=clean_text(str(error)) or type(error).__name__).frame()
         except Exception as error:  # one request's fault must not be another's
             logger.error("A %s request failed: %s", request.op, type(error).__name__)
             frame = Reply(id=request.id, error=type(error).__name__).frame()
@@ -195,7 +196,7 @@ class RecallHost:
     async def _archive(self) -> dict[str, str]:
         if self._archive_problem is None:
             return {}
-        return {"archive_problem": await self._archive_problem(ARCHIVE_PROBE_S)}
+        return {"archive_problem": clean_text(await self._archive_problem(ARCHIVE_PROBE_S))}
 
     async def _load(self) -> None:
         if self._embedder is not None:

@@ -12,6 +12,7 @@ import asyncio
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from memory.errors import VoiceMemoryError
 from memory.limits import HOST_MESSAGE_BYTES_MAX, RECALL_LIMIT, RECALL_QUERY_CHARS_MAX
@@ -52,12 +53,15 @@ class Request(BaseModel):
         return request
 
     def frame(self) -> bytes:
-        """Raises Malformed: it is larger than ``HOST_MESSAGE_BYTES_MAX``."""
+        """Raises Malformed: it is larger than ``HOST_MESSAGE_BYTES_MAX``, or holds a lone surrogate."""
         return _framed(self)
 
 
 class Reply(BaseModel):
-    """What the host says to the request ``id``: what was asked for, or ``error``. ``erased``: turns."""
+    """What the host says to the request ``id``: what was asked for, or ``error``. ``erased``: turns.
+
+    What a newer host tells besides is passed over, but for a fact's fields.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,7 +80,7 @@ class Reply(BaseModel):
         """Of passages and facts that would not fit into one message, the last are left out.
 
         Raises:
-            Malformed: it is larger than ``HOST_MESSAGE_BYTES_MAX`` all the same.
+            Malformed: it is larger than ``HOST_MESSAGE_BYTES_MAX`` all the same, or holds a lone surrogate.
         """
         reply = self
         while True:
@@ -94,12 +98,15 @@ _Message = TypeVar("_Message", bound=BaseModel)
 def _parsed(kind: type[_Message], body: bytes) -> _Message:
     try:
         return kind.model_validate_json(body)
-    except (ValidationError, VoiceMemoryError):
+    except (ValidationError, VoiceMemoryError, TypeError):
         raise Malformed(f"not a {kind.__name__.lower()} of this protocol") from None
 
 
 def _framed(message: BaseModel) -> bytes:
-    body = message.model_dump_json(exclude_defaults=True).encode()
+    try:
+        body = message.model_dump_json(exclude_defaults=True).encode()
+    except PydanticSerializationError:  # which quotes it
+        raise Malformed("a message with what no text holds") from None
     if len(body) > HOST_MESSAGE_BYTES_MAX:
         raise Malformed(f"a message of {len(body)} bytes, {HOST_MESSAGE_BYTES_MAX} at most")
     return len(body).to_bytes(PREFIX_BYTES, "big") + body

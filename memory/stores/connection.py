@@ -71,7 +71,7 @@ class RedisLink:
             pool: ConnectionPool = ConnectionPool.from_url(
                 url,
                 max_connections=_CONNECTIONS,
-                # No socket_timeout: ``_attempt`` has the deadline, and the driver would make a task of each write.
+                socket_timeout=None,  # ``_attempt`` has the deadline, and the driver would make a task of each write
                 socket_connect_timeout=_CONNECT_TIMEOUT_S,
                 # Once at once: for a connection that the server has closed since its last use. No health checks:
                 # they find no more than that, and recurse without end where the server wants a password.

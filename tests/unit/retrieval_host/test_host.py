@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memory.clock import SystemClock
-from memory.errors import EmbedderUnavailable, StoreUnavailable
+from memory.errors import EmbedderUnavailable, HostUnavailable, StoreUnavailable
 from memory.hosting import HostRole, HostSpec, HostUse
 from memory.limits import HOST_QUEUE_MAX
 from memory.models import Recall
@@ -166,6 +166,19 @@ async def test_it_goes_before_others_while_a_recall_is_under_way_and_no_longer(
             await recalling
             while precedence.has:
                 await asyncio.sleep(0.001)
+
+
+async def test_a_fault_is_told_whatever_its_message_holds(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("No such directory: \udc80")
+
+    monkeypatch.setattr(stage.engine, "erase", away)
+    client = stage.client()
+    await client.warm(scope_of())
+    link = client._link
+    assert link is not None
+    with pytest.raises(HostUnavailable, match="No such directory: \N{REPLACEMENT CHARACTER}"):
+        await link.ask(10, op="erase", scope=scope_of(), selection=Selection("all"))
 
 
 async def test_recall_warm_erase_and_stats_go_through_the_socket(stage: Stage) -> None:

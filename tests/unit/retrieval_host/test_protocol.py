@@ -115,8 +115,13 @@ async def test_the_end_of_a_connection_is_no_message() -> None:
 )
 @pytest.mark.parametrize("kind", [Request, Reply])
 async def test_what_is_no_frame_is_refused(data: bytes, kind: type[Request] | type[Reply]) -> None:
+    async def parsed() -> None:
+        body = await read(data)
+        assert body is not None
+        kind.parse(body)
+
     with pytest.raises(Malformed):
-        kind.parse(await read(data) or b"")
+        await parsed()
 
 
 SCOPE = scope_of().model_dump(mode="json")
@@ -135,6 +140,7 @@ def test_a_request_without_more_than_it_needs_is_taken() -> None:
         {"id": 1, "op": "drop"},
         {"id": 1, "op": "recall"},
         {"id": 1, "op": "recall", "scope": {"org_id": "secret"}},
+        {"id": 1, "op": "recall", "scope": SCOPE | {"self": "secret"}},
         {"id": 1, "op": "recall", "scope": SCOPE, "limit": 0},
         {"id": 1, "op": "recall", "scope": SCOPE, "limit": 10**9},
         {"id": 1, "op": "recall", "scope": SCOPE, "budget_ms": "secret"},
@@ -146,6 +152,14 @@ def test_a_request_without_more_than_it_needs_is_taken() -> None:
 def test_what_is_no_request_is_refused_without_quoting_it(message: dict[str, Any]) -> None:
     with pytest.raises(Malformed) as refused:
         Request.parse(json.dumps(message).encode())
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize("reply", [Reply(id=1, error="secret \udc80"), Reply(id=1, stats={"problem": "secret \udc80"})])
+def test_what_no_text_holds_is_refused_without_quoting_it(reply: Reply) -> None:
+    with pytest.raises(Malformed) as refused:
+        reply.frame()
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is None
 
@@ -163,7 +177,7 @@ def test_what_is_no_recall_is_refused_without_quoting_it(recall: Any) -> None:
     assert refused.value.__cause__ is None
 
 
-def test_what_a_newer_host_tells_besides_is_passed_over() -> None:
+def test_what_a_newer_host_tells_of_passages_besides_is_passed_over() -> None:
     sent = json.loads(Reply(id=1, recall=Recall(passages=(passage("x"),))).frame()[4:])
     sent["recall"]["passages"][0]["mood"] = sent["recall"]["v"] = sent["news"] = 2
     assert Reply.parse(json.dumps(sent).encode()).recall == Recall(passages=(passage("x"),))

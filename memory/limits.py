@@ -75,6 +75,7 @@ EMBED_WAITING_MAX = 2  # recalls waiting for the embedder; the next one goes by 
 EMBED_PATIENCE_S = 0.25  # an embedder that is at one batch for longer is waited for by nobody
 EMBED_RETRY_S_MAX = 60.0
 HOST_NICE = -15  # of the recall host's process while a recall is under way
+HOST_CROWD_PER_CORE = 2  # clients: with more a recall goes first; with fewer its own call would wait for it
 RECALL_QUIET_S = 0.15  # after a recall the next one is likely: the host's other work waits for so long
 RECALL_YIELD_S_MAX = 2.0  # of one round of that work, spent waiting for recalls to be over
 FOLLOW_POLL_S = 0.5  # how often the logs of users now talking are looked at between recalls; of those who have

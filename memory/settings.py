@@ -177,7 +177,7 @@ class Settings(EnvironmentSettings):
         ge=-20,
         le=0,
         validation_alias=_env("MEMORY_HOST_NICE"),
-        description="Priority of the recall host while a recall is under way, where the system allows it; 0: as all.",
+        description="Priority of the recall host of many calls during a recall, where the system allows it; 0: as all.",
     )
 
     idle_seconds: float = Field(

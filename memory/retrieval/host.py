@@ -18,6 +18,7 @@ from memory.hosting import HostRole, serving
 from memory.limits import (
     ARCHIVE_POLL_IDLE_S,
     ARCHIVE_PROBE_S,
+    HOST_CROWD_PER_CORE,
     HOST_QUEUE_MAX,
     RECALL_QUIET_S,
     RECALL_WARM_S,
@@ -68,7 +69,9 @@ class RecallHost:
     """Serves one engine, made with ``embedder_ready=False``; until the embedder is loaded, recall goes by keywords.
 
     ``consumer`` is ``None`` where another process moves the log. ``archive_problem`` says why the archive can't be
-    used now ("" if it can), within so many seconds. ``precedence`` is taken while a recall is under way.
+    used now ("" if it can), within so many seconds. ``precedence`` is taken while a recall is under way, where
+    there are more than ``HOST_CROWD_PER_CORE`` clients a core: it takes the cores from the jobs, whose turn with few
+    calls would wait for that (typed turns 2.6 ms longer), and with many waits for the recall.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class RecallHost:
         self._archive_problem = archive_problem
         self._precedence = precedence or Precedence(0)
         self._giving: asyncio.TimerHandle | None = None
+        self._clients, self._crowd = 0, HOST_CROWD_PER_CORE * (os.cpu_count() or 1)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until nobody has used the host for its idle time, or ``stop`` is set.
@@ -118,10 +122,11 @@ class RecallHost:
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one client's requests, several at a time, until it goes away. Its requests end with it."""
         answering: set[asyncio.Task[None]] = set()
+        self._clients += 1
         try:
             while (body := await read_frame(reader)) is not None:
                 request = Request.parse(body)
-                if request.op == "recall":
+                if request.op == "recall" and self._clients > self._crowd:
                     self._take_precedence()
                 if len(answering) >= HOST_QUEUE_MAX:
                     writer.write(Reply(id=request.id, error="too many requests at once").frame())
@@ -132,6 +137,7 @@ class RecallHost:
         except Malformed as error:
             logger.warning("A client's connection is closed: %s", error)
         finally:
+            self._clients -= 1
             await end_all(answering)
 
     async def _reply(self, request: Request, writer: asyncio.StreamWriter) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from memory.errors import HostUnavailable
 from memory.hosting import HostUse
-from memory.limits import HOST_NICE
+from memory.limits import HOST_CROWD_PER_CORE, HOST_NICE
 from memory.models import Recall, Scope
 from memory.ports import Selection
 from memory.retrieval.client import HostRetriever
@@ -118,16 +118,30 @@ async def test_P_fresh_what_a_killed_process_said_is_recalled_in_another(backend
     await other.wait()
 
 
-async def test_the_host_goes_before_others_while_it_recalls_where_the_system_allows_that(backend: Backend) -> None:
+async def test_the_host_of_many_calls_goes_before_others_while_it_recalls_where_the_system_allows_that(
+    backend: Backend,
+) -> None:
     client, usual = client_of(backend), os.getpriority(os.PRIO_PROCESS, 0)
     await recall(client)
     pid = await pid_of(client)
     await until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == usual)
-    seen = set()
-    for _ in range(5):
-        await recall(client)
-        seen.add(os.getpriority(os.PRIO_PROCESS, pid))
-    assert (HOST_NICE in seen) if _may_go_first() else (seen == {usual})
+
+    async def seen() -> set[int]:
+        found = set()
+        for _ in range(5):
+            await recall(client)
+            found.add(os.getpriority(os.PRIO_PROCESS, pid))
+        return found
+
+    assert await seen() == {usual}
+    others = [
+        await asyncio.open_unix_connection(str(recall_host(load_settings()).socket))
+        for _ in range(HOST_CROWD_PER_CORE * (os.cpu_count() or 1))
+    ]
+    crowded = await seen()
+    assert (HOST_NICE in crowded) if _may_go_first() else (crowded == {usual})
+    for _, writer in others:
+        writer.close()
     await until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == usual)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import pytest
 from memory.clock import SystemClock
 from memory.errors import EmbedderUnavailable, HostUnavailable, StoreUnavailable
 from memory.hosting import HostRole, HostSpec, HostUse
-from memory.limits import HOST_QUEUE_MAX
+from memory.limits import HOST_CROWD_PER_CORE, HOST_QUEUE_MAX
 from memory.models import Recall
 from memory.ports import Selection
 from memory.retrieval import engine as engine_module
@@ -145,17 +146,22 @@ class Told(Precedence):
         return gives
 
 
-async def test_it_goes_before_others_while_a_recall_is_under_way_and_no_longer(
+async def test_it_goes_before_others_of_many_calls_while_a_recall_is_under_way_and_no_longer(
     data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_module, "RECALL_QUIET_S", 0.001)
     monkeypatch.setattr(engine_module, "RECALL_QUIET_S", 0.001)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
     precedence = Told()
     async with staged(data_dir, precedence=precedence) as stage:
         client = stage.client()
         await client.warm(scope_of())
         await client.stats()
-        assert precedence.times == 0
+        for _ in range(HOST_CROWD_PER_CORE - 1):
+            await recall(stage.client())
+        await recall(client)
+        assert precedence.times == 0  # with so few, whoever recalls would be the one who waits for a core
+        await stage.client().warm(scope_of())
         stage.log.trouble.open.clear()
         recalling = asyncio.create_task(recall(client))
         async with asyncio.timeout(10):

@@ -74,8 +74,7 @@ class Link:
         """Send a request, for ``reply``; it is on its way when this returns.
 
         Raises:
-            HostUnavailable: the connection is lost, or has too many requests in flight.
-            Malformed: it can't be put into a frame.
+            HostUnavailable: the connection is lost, or has too many requests in flight, or it can't be asked this.
         """
         if self.lost.done() or len(self._waiting) >= HOST_QUEUE_MAX:
             raise HostUnavailable("The recall host is gone or has more to do than it can.")
@@ -84,8 +83,8 @@ class Link:
         future.add_done_callback(_looked_at)  # whoever asked may have been cancelled in the meantime
         try:
             frame = Request(id=number, **fields).frame()
-        except ValidationError:  # which quotes what is wrong
-            raise Malformed("what no request holds") from None
+        except (ValidationError, Malformed):  # the first quotes what is wrong
+            raise HostUnavailable("The recall host can't be asked this: too much, or what no text holds.") from None
         self._writer.write(frame)
         self._waiting[number] = future
         hand_over()
@@ -174,7 +173,7 @@ class HostRetriever:
 
         link, sent = None if self._away else self._usable(), None
         if link is not None:
-            with contextlib.suppress(HostUnavailable, Malformed):  # it is tried, and told, once more when awaited
+            with contextlib.suppress(HostUnavailable):  # it is tried, and told, once more when awaited
                 sent = begin(link)
         return self._recalled(link, sent, begin, deadline)
 
@@ -190,8 +189,6 @@ class HostRetriever:
             # One user's index may take long to load; whether the host as such is silent, a ping will tell.
             self._doubt()
             raise HostUnavailable("The recall host did not answer in time.") from None
-        except Malformed as error:
-            raise HostUnavailable(f"The recall host can't be asked this: {error}.") from None
 
     async def warm(self, scope: Scope) -> None:
         """Have the host started, and the user's index loaded. Waits for both, within bounds. Never raises."""

@@ -155,7 +155,10 @@ class RecallHost:
     def _take_precedence(self) -> None:
         self._precedence.take()
         if self._giving is None:
-            self._giving = asyncio.get_running_loop().call_later(RECALL_QUIET_S, self._give_precedence)
+            self._give_later()
+
+    def _give_later(self) -> None:
+        self._giving = asyncio.get_running_loop().call_later(RECALL_QUIET_S, self._give_precedence)
 
     def _give_precedence(self) -> None:
         """Once no recall is under way, and none is likely to come: what else there is to do here has no hurry."""
@@ -163,7 +166,7 @@ class RecallHost:
         if self._engine.busy():
             self._take_precedence()
         elif not self._precedence.give():
-            self._giving = asyncio.get_running_loop().call_later(RECALL_QUIET_S, self._give_precedence)
+            self._give_later()
 
     async def _answer(self, request: Request) -> Reply:
         scope, engine = request.scope, self._engine

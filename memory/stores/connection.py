@@ -71,7 +71,9 @@ class RedisLink:
             pool: ConnectionPool = ConnectionPool.from_url(
                 url,
                 max_connections=_CONNECTIONS,
-                socket_timeout=None,  # ``_attempt`` has the deadline, and the driver would make a task of each write
+                # None: ``_attempt`` has the deadline. For one of its own the driver makes a task of each write, by
+                # asyncio.wait_for, which until Python 3.12 can lose a cancellation.
+                socket_timeout=None,
                 socket_connect_timeout=_CONNECT_TIMEOUT_S,
                 # Once at once: for a connection that the server has closed since its last use. No health checks:
                 # they find no more than that, and recurse without end where the server wants a password.
@@ -141,18 +143,7 @@ class RedisLink:
 
     async def _attempt(self, call: Callable[[Redis], Awaitable[_T]]) -> _T:
         async with asyncio.timeout(STORE_TIMEOUT_S), self._slots:
-            return await heeding_cancellation(call(self._client))
-
-
-async def heeding_cancellation(call: Awaitable[_T]) -> _T:
-    """What the driver answers, unless the task was cancelled meanwhile: the driver waits with asyncio.wait_for, which
-    until Python 3.12 can lose a cancellation."""
-    task = asyncio.current_task()
-    cancels = task.cancelling() if task else 0
-    answer = await call
-    if task and task.cancelling() > cancels:
-        raise asyncio.CancelledError
-    return answer
+            return await call(self._client)
 
 
 async def _execute(client: Redis, *command: str | int | bytes) -> Any:

@@ -26,7 +26,8 @@ async def store(data_dir: Path, require: Callable[..., None]) -> AsyncIterator[R
 
 @pytest.mark.case("L22")
 async def test_L22_a_cancellation_is_never_lost_at_whatever_step_it_comes(store: RedisSessionStore) -> None:
-    """The driver's asyncio.wait_for loses one that comes when its write is just done (Python 3.11)."""
+    """With a timeout of its own, the driver's asyncio.wait_for loses one that comes when its write is just done (Python
+    3.11)."""
     cancelled = 0
     for steps in range(60):
         call = asyncio.create_task(store.find("s1"))

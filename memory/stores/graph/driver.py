@@ -23,7 +23,7 @@ from redis.backoff import NoBackoff
 from memory.errors import SettingsError, StoreFault, StoreUnavailable, VoiceMemoryError
 from memory.limits import GRAPH_SAVE_TIMEOUT_S, GRAPH_TIMEOUT_S
 from memory.models import clean_text
-from memory.stores.connection import CODES, MENDS_ITSELF, heeding_cancellation, root
+from memory.stores.connection import CODES, MENDS_ITSELF, root
 from memory.stores.rewriting import Rewriting
 
 _CONNECTIONS = 8
@@ -156,7 +156,18 @@ class GraphLink:
 
     async def _attempt(self, command: Sequence[str]) -> Any:
         async with self._slots:
-            return await heeding_cancellation(self._client.execute_command(*command))  # type: ignore[no-untyped-call]
+            return await _heeding_cancellation(self._client.execute_command(*command))  # type: ignore[no-untyped-call]
+
+
+async def _heeding_cancellation(call: Awaitable[Any]) -> Any:
+    """What the driver answers, unless the task was cancelled meanwhile: the driver waits with asyncio.wait_for, which
+    until Python 3.12 can lose a cancellation."""
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task else 0
+    answer = await call
+    if task and task.cancelling() > cancels:
+        raise asyncio.CancelledError
+    return answer
 
 
 def patience() -> float:

@@ -30,12 +30,12 @@ from tests.benchmarks.tracing import Event
 from tests.support.livekit_server import LiveKitServer
 from tests.support.workers import WorkerProcess
 
-CALLS, TURNS = 20, 5
+CALLS, TURNS = 20, 10
 _JOIN_EVERY_S = 0.5
 _TURN_EVERY_S = (5.0, 10.0)  # from a turn's begin to the next one's, as people talk on the phone
 _LOUD_S, _SILENT_S = 1.2, 0.5
 _OPUS_RATE, _OPUS_SAMPLES = 48_000, 960
-_ALL_S = 120.0  # for the callers to come and to say all they have to
+_ALL_S = 180.0  # for the callers to come and to say all they have to
 _ARCHIVED_S = 20.0
 
 

@@ -5,7 +5,7 @@ Server-made ids alone, nobody's number, room or words. Each key is used by itsel
     vm:worker:<w>     string   there while the worker lives: it is written anew every few seconds, and lapses
     vm:workers        set      <w>
     vm:calls:<w>      hash     job id -> room id|dispatch id
-    vm:taken:<job>    string   the worker that goes on with that job's call
+    vm:taken:<job>    string   the worker that goes on with that job's call, for as long as it lives
 
 On one machine a worker's lock on a file tells at once, and for certain, that it is dead.
 Above: worker, rescue. Below: memory.wiring, memory.hosting, memory's connection to Redis.
@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from memory.hosting import FileLock
 from memory.models import new_id
 from memory.retrieval.deadlines import done_within
 from memory.settings import Settings
-from memory.stores.connection import Command, RedisLink
+from memory.stores.connection import Command, RedisLink, Script
 
 logger = logging.getLogger("agent")
 
@@ -46,6 +46,14 @@ _LOCK_TRIES, _LOCK_PAUSE_S = 100, 0.01
 
 _WORKERS = "vm:workers"
 _LIFE = "worker."
+
+# Once for all workers, and anew when the one that took it is gone in its turn.
+_TAKE = Script.of("""
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] and holder ~= ARGV[2] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'EX', ARGV[3])
+return 1
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,9 @@ class LeftBehind:
 class CallRegistry:
     """This worker's calls, and what others held that are gone. Redis away: nothing is noted, and nothing raises.
 
-    ``start`` and ``aclose`` it in one event loop; ``aclose`` says that the worker has ended properly.
+    A call is held until it is over, the time in which an agent is brought back into it included: so each is noted down
+    somewhere at any moment. ``start`` and ``aclose`` it in one event loop; ``aclose`` says that the worker has ended
+    properly.
     """
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
@@ -78,6 +88,8 @@ class CallRegistry:
         self._me = new_id()
         self._life: FileLock | None = None
         self._held: dict[str, HeldCall] = {}
+        self._unfinished: set[str] = set()
+        self._signing = asyncio.Lock()
         self._link: RedisLink | None = None
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._changed = asyncio.Event()
@@ -114,14 +126,28 @@ class CallRegistry:
         if self._held.pop(job_id, None) is not None:
             self._change()
 
-    async def take(self, job_id: str) -> bool:
-        """Whether it is this worker, of all, that goes on with the job's call.
+    def leave(self, job_ids: Iterable[str]) -> None:
+        """At the end of this worker these calls are another one's to go on with."""
+        self._unfinished.update(job_ids)
+
+    async def take(self, call: HeldCall, *, of: str) -> bool:
+        """Whether it is this worker, of all, that goes on with a call of the worker ``of``. It holds it then, in Redis
+        too.
 
         Raises:
-            VoiceMemoryError: Redis is away.
+            VoiceMemoryError: Redis is away; the call is not held.
         """
-        [answer] = await self._commands(("SET", f"vm:taken:{job_id}", self._me, "NX", "EX", TAKEN_S))
-        return bool(answer)
+        if call.job_id in self._held:
+            return False
+        self.add(call)
+        taken = False
+        try:
+            await self._sign()  # first: should this worker die as well, the next one finds it here
+            taken = bool(await (await self._opened()).script(_TAKE, [_taken(call.job_id)], (self._me, of, TAKEN_S)))
+        finally:
+            if not taken:
+                self.remove(call.job_id)
+        return taken
 
     async def left_behind(self) -> list[LeftBehind]:
         """The calls of each worker that is dead, or has given no sign of life for ``LEASE_S``.
@@ -189,24 +215,33 @@ class CallRegistry:
             self._life_of(worker).path.unlink(missing_ok=True)
 
     async def aclose(self) -> None:
-        """This worker holds no call any more. Idempotent."""
+        """This worker holds no call any more, but for what it leaves. Idempotent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+        self._held = {job_id: call for job_id, call in self._held.items() if job_id in self._unfinished}
+        self._change()
         with contextlib.suppress(VoiceMemoryError, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 if self._link is not None:
-                    await self.forget(self._me, [], whole=True)
-                    await self._commands(("DEL", _worker(self._me)))
+                    await self._sign_off()
         self._link = None
         if self._life is not None:
-            self._life.path.unlink(missing_ok=True)
+            if not self._held:
+                self._life.path.unlink(missing_ok=True)
             self._life.release()
             self._life = None
         while self._closers:
             with contextlib.suppress(Exception):
                 await self._closers.pop()()
+
+    async def _sign_off(self) -> None:
+        if self._held:
+            await self._sign()
+        else:
+            await self.forget(self._me, [], whole=True)
+        await self._commands(("DEL", _worker(self._me)))
 
     @property
     def noted(self) -> bool:
@@ -238,22 +273,26 @@ class CallRegistry:
                 changed.cancel()
 
     async def _sign(self) -> None:
-        version = self._version
-        commands: list[Command] = [("SET", _worker(self._me), "1", "EX", LEASE_S), ("SADD", _WORKERS, self._me)]
-        if version != self._written or self._beats % BEATS_WHOLE == 0:
-            calls = [word for call in self._held.values() for word in (call.job_id, _written(call))]
-            commands.append(("DEL", _calls(self._me)))
-            if calls:
-                commands += [("HSET", _calls(self._me), *calls), ("EXPIRE", _calls(self._me), _KEPT_S)]
-        await self._commands(*commands)
-        self._written, self._beats = version, self._beats + 1
-        if self._alive_since_s is None:
-            self._alive_since_s = self._clock.monotonic()
+        async with self._signing:
+            version = self._version
+            commands: list[Command] = [("SET", _worker(self._me), "1", "EX", LEASE_S), ("SADD", _WORKERS, self._me)]
+            if version != self._written or self._beats % BEATS_WHOLE == 0:
+                calls = [word for call in self._held.values() for word in (call.job_id, _written(call))]
+                commands.append(("DEL", _calls(self._me)))
+                if calls:
+                    commands += [("HSET", _calls(self._me), *calls), ("EXPIRE", _calls(self._me), _KEPT_S)]
+            await self._commands(*commands)
+            self._written, self._beats = version, self._beats + 1
+            if self._alive_since_s is None:
+                self._alive_since_s = self._clock.monotonic()
 
     async def _commands(self, *commands: Command) -> list[Any]:
+        return await (await self._opened()).commands(commands)
+
+    async def _opened(self) -> RedisLink:
         if self._link is None:
             self._link = await _open(self._settings, self._closers)
-        return await self._link.commands(commands)
+        return self._link
 
 
 async def _open(settings: Settings, closers: list[Callable[[], Awaitable[None]]]) -> RedisLink:
@@ -275,6 +314,10 @@ def _worker(worker: str) -> str:
 
 def _calls(worker: str) -> str:
     return f"vm:calls:{worker}"
+
+
+def _taken(job_id: str) -> str:
+    return f"vm:taken:{job_id}"
 
 
 def _written(call: HeldCall) -> str:

@@ -3,6 +3,7 @@
 A job that died on this machine is known to be dead at once; it is taken out of its room, where it would stand for 20 s
 as a ghost, and the same dispatch is made again. Of a machine that is gone, a worker's missing sign of life tells
 (``calls``), and LiveKit has to have noticed as well: while the agent is still in the room nobody else comes into it.
+Until an agent is back the call stays noted down as this worker's: should it die over that, another one goes on.
 Above: worker. Below: calls, dispatch, LiveKit's API.
 """
 
@@ -12,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -66,14 +67,16 @@ class LostCall:
 
 @dataclass(slots=True)
 class _Case:
-    """A call that is being seen to: its latest death, and the dispatches made for it and not called off, at most one.
+    """A call that is being seen to: its latest death, the jobs that have died in it, and the dispatches made for it and
+    not called off.
 
     ``died``: there was a death since, such as of the job that was sent.
     """
 
     call: LostCall
+    jobs: set[str]
+    sent: list[str]
     died: bool = False
-    sent: list[str] = field(default_factory=list)
 
 
 def open_api(url: str, key: str, secret: str) -> api.LiveKitAPI:
@@ -104,30 +107,46 @@ class Rescuer:
         if self._registry is not None:
             self._later(self._watch(self._registry))
 
-    def died(self, call: LostCall) -> None:
-        """A job of this machine has ended as no job should. A call is seen to once at a time, however many have."""
+    def died(self, call: LostCall, *, sent: Iterable[str] = ()) -> None:
+        """A job has ended as no job should. A call is seen to once at a time, however many have, and is held by this
+        worker until that is done.
+
+        ``sent``: the dispatches that another worker made in its place, and didn't live to look after.
+        """
         if call.deaths > DEATHS_MAX:
             logger.error("a call's jobs have died %d times; it is given up (job %s)", call.deaths, call.job_id)
         place = (call.room, call.agent_name)
         if (case := self._cases.get(place)) is not None:
             case.call, case.died = replace(call, deaths=max(call.deaths, case.call.deaths)), True
+            case.jobs.add(call.job_id)
+            case.sent.extend(sent)
         elif call.deaths <= DEATHS_MAX:
-            case = self._cases[place] = _Case(call)
+            case = self._cases[place] = _Case(call, {call.job_id}, list(sent))
             self._later(self._see_to(place, case))
+        else:
+            self._let_go([call.job_id])
 
     def not_launched(self, job: protocol.Job) -> None:
         """This machine was given a job, and could start no process for it."""
         if Rescue.of(job) is None:
             self.died(lost(job, lived_s=0.0))
         else:  # who has sent it into a dead one's place is still waiting, and sends the next one: else there were two
+            self._let_go([job.id])
             self._later(self._given_back(job))
 
     async def aclose(self) -> None:
-        """Stop; what is half done stays so. Idempotent."""
+        """Stop; what is half done is left to other workers. Idempotent."""
+        if self._registry is not None:
+            self._registry.leave({job for case in self._cases.values() for job in case.jobs})
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._api.aclose()
+
+    def _let_go(self, jobs: Iterable[str]) -> None:
+        if self._registry is not None:
+            for job_id in jobs:
+                self._registry.remove(job_id)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name="agent.rescue")
@@ -143,7 +162,8 @@ class Rescuer:
                     if not case.died:
                         if not over:
                             logger.error("no agent came back into a call; it is given up (job %s)", case.call.job_id)
-                        return
+                        break
+            self._let_go(case.jobs)
         finally:
             del self._cases[place]
 
@@ -172,9 +192,9 @@ class Rescuer:
             return True
         # Out with the ghost first: should it live after all, it must not talk beside its successor.
         await self._remove(call)
-        if case.sent:  # nor must who comes after all talk beside who is sent now
+        while case.sent:  # nor must who comes after all talk beside who is sent now
             await self._call_off(call.room, case.sent[0])
-            case.sent.clear()
+            del case.sent[0]
         made = await self._api.agent_dispatch.create_dispatch(
             api.CreateAgentDispatchRequest(
                 room=call.room,
@@ -249,21 +269,22 @@ class Rescuer:
         settled = []
         for call in left.calls:
             room = names.get(call.room_id)
-            if room is None or await self._taken_over(registry, room, call, certain=left.certain):
+            if room is None or await self._taken_over(registry, room, call, left):
                 settled.append(call.job_id)
         await registry.forget(left.worker, settled, whole=len(settled) == len(left.calls))
 
-    async def _taken_over(self, registry: CallRegistry, room: str, held: HeldCall, *, certain: bool) -> bool:
-        """Whether the call needs no more looking after."""
+    async def _taken_over(self, registry: CallRegistry, room: str, held: HeldCall, left: LeftBehind) -> bool:
+        """Whether the call needs no more looking after by the worker that is gone."""
         people = await self._people(room)
         if not any(is_user(each) for each in people):
             return True
-        if not certain and any(each.identity == f"agent-{held.job_id}" for each in people):
+        if not left.certain and any(each.identity == f"agent-{held.job_id}" for each in people):
             return False  # it is dead to Redis; as long as LiveKit has it, it may well be talking
         dispatches = await self._api.agent_dispatch.list_dispatch(room)
         made = next((each for each in dispatches if each.id == held.dispatch_id), None)
-        if made is not None and await registry.take(held.job_id):
-            self.died(LostCall(room, held.job_id, made.agent_name, made.metadata, made.deployment, _deaths(made)))
+        if made is not None and await registry.take(held, of=left.worker):
+            call = LostCall(room, held.job_id, made.agent_name, made.metadata, made.deployment, _deaths(made))
+            self.died(call, sent=[each.id for each in dispatches if _instead_of(each) == held.job_id])
         return True
 
 
@@ -288,6 +309,11 @@ def _answering(people: Iterable[models.ParticipantInfo], call: LostCall) -> bool
         and person.attributes.get(ATTRIBUTE_AGENT_NAME, "") == call.agent_name
         for person in people
     )
+
+
+def _instead_of(made: protocol.Job | Any) -> str | None:
+    rescue = Rescue.of(made)
+    return rescue.dead_job if rescue is not None else None
 
 
 def _deaths(made: protocol.Job | Any) -> int:

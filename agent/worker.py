@@ -185,10 +185,10 @@ class Worker(AgentServer):
 
     def _not_launched(self, given: protocol.Job) -> None:
         """No process could be started for a job: it has died before it lived, and LiveKit goes on waiting for it."""
-        if self._registry is not None:
-            self._registry.remove(given.id)
         if self._rescuer is not None and not self._closed:
             self._rescuer.not_launched(given)
+        elif self._registry is not None:
+            self._registry.remove(given.id)
 
     def _hold(self, held: protocol.Job) -> None:
         if self._registry is not None:
@@ -205,11 +205,11 @@ class Worker(AgentServer):
             return
         ended = process.running_job.job
         lived_s = time.monotonic() - self._began.pop(ended.id, 0.0)
-        if self._registry is not None:
-            self._registry.remove(ended.id)
         told_to_end = self._closed or getattr(process, "_closing", False)
         if getattr(process, "exitcode", 0) != 0 and not told_to_end and self._rescuer is not None:
             self._rescuer.died(lost(ended, lived_s=lived_s))
+        elif self._registry is not None:
+            self._registry.remove(ended.id)
 
 
 def default_max_calls(agent: AgentSettings) -> int:

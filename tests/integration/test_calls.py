@@ -13,6 +13,7 @@ import pytest
 
 from agent.calls import BEAT_S, LEASE_S, LOOK_S, CallRegistry, HeldCall
 from memory.datadir import runtime_dir
+from memory.errors import StoreUnavailable
 from memory.settings import Settings, load_settings
 from memory.stores.connection import RedisLink
 from memory.stores.embedded import EmbeddedServer
@@ -67,6 +68,7 @@ async def test_calls_are_noted_down_while_they_last_and_nothing_stays(settings: 
         registry.remove("AJ_unknown")
         await eventually(lambda: registry.noted)
         assert [await noted(redis, call) for call in (FIRST, SECOND)] == [False, True]
+        registry.leave(["AJ_unknown"])
     [keys] = await redis.commands([("KEYS", "vm:*")])
     assert keys == []
     assert list(runtime_dir(settings.data_dir).glob("worker.*")) == []
@@ -98,10 +100,62 @@ async def test_a_process_of_this_machine_that_has_died_is_known_to_be_dead_at_on
     async with working(settings) as registry:
         [left] = await registry.left_behind()
         assert (left.calls, left.certain) == ([FIRST], True)
-        assert await registry.take("AJ_1")
-        assert not await registry.take("AJ_1")
+        assert await registry.take(FIRST, of=left.worker)
+        assert not await registry.take(FIRST, of=left.worker)
         await registry.forget(left.worker, ["AJ_1"], whole=True)
         assert await registry.left_behind() == []
+        assert await noted(redis, FIRST)  # as its own now
+
+
+@pytest.mark.promise("P-durable")
+async def test_P_durable_who_dies_over_a_dead_ones_call_leaves_it_to_the_next_and_one_of_them_goes_on(
+    settings: Settings, redis: RedisLink
+) -> None:
+    await redis.commands([("SADD", "vm:workers", "far"), ("HSET", "vm:calls:far", "AJ_1", "RM_1|AD_1")])
+    dying = CallRegistry(settings, ManualClock())
+    dying.hold_life()
+    assert await dying.take(FIRST, of="far")
+    assert dying._life is not None
+    dying._life.release()  # as the kernel does it
+    async with working(settings) as registry, working(settings) as other:
+        assert not await registry.take(FIRST, of="far")
+        [left] = await registry.left_behind()
+        assert (left.worker, left.calls, left.certain) == (dying._me, [FIRST], True)
+        taken = await asyncio.gather(*(each.take(FIRST, of=left.worker) for each in (registry, other)))
+        assert sorted(taken) == [False, True]
+        assert sorted("AJ_1" in each._held for each in (registry, other)) == [False, True]
+    await dying.aclose()
+
+
+@pytest.mark.promise("P-durable")
+async def test_P_durable_what_a_worker_leaves_at_its_end_is_known_at_once(settings: Settings, redis: RedisLink) -> None:
+    async with working(settings) as ending, working(settings) as registry:
+        ending.add(FIRST)
+        ending.add(SECOND)
+        await eventually(lambda: ending.noted)
+        ending.leave(["AJ_2"])
+        await ending.aclose()
+        [left] = await registry.left_behind()
+        assert (left.calls, left.certain) == ([SECOND], True)
+        await registry.forget(left.worker, ["AJ_2"], whole=True)
+    assert list(runtime_dir(settings.data_dir).glob("worker.*")) == []
+
+
+async def test_a_call_that_can_not_be_taken_for_want_of_redis_is_not_held(
+    settings: Settings, redis: RedisLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(settings) as registry:
+        await eventually(lambda: registry.noted)
+        with monkeypatch.context() as away:
+
+            async def refused(*_: object) -> None:
+                raise StoreUnavailable("Redis is away.")
+
+            away.setattr(RedisLink, "commands", refused)
+            with pytest.raises(StoreUnavailable):
+                await registry.take(FIRST, of="far")
+        assert registry._held == {}
+        assert await registry.take(FIRST, of="far")
 
 
 async def test_a_death_on_this_machine_is_noticed_without_waiting_for_the_next_scan(

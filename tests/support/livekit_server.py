@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -109,6 +110,16 @@ class LiveKitServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It answers nobody within the block, and keeps what comes."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def api(self) -> api.LiveKitAPI:
         """The server's API, with its keys; belongs to the running loop, and is the caller's to close."""

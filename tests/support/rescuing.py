@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from livekit.agents.types import ATTRIBUTE_AGENT_NAME
 from livekit.protocol import agent as protocol
 from livekit.protocol import models
 
-from agent.calls import LeftBehind
+from agent.calls import HeldCall, LeftBehind
 from agent.rescue import LostCall, Rescuer
 from tests.support.recalls import ManualClock
 
@@ -90,11 +90,13 @@ class Server:
 
 @dataclass
 class Registry:
-    """What other workers have left behind."""
+    """What this worker holds, and what others have left behind."""
 
     clock: ManualClock
     left: list[LeftBehind] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=lambda: {CALL.job_id})
+    unfinished: set[str] = field(default_factory=set)
     forgotten: list[tuple[str, list[str], bool]] = field(default_factory=list)
     error: Exception | None = None
     blind: Exception | None = None  # why the locks of this machine's workers can't be looked at
@@ -109,10 +111,19 @@ class Registry:
             raise self.blind
         await self.clock.sleep(seconds)
 
-    async def take(self, job_id: str) -> bool:
-        new = job_id not in self.taken
-        self.taken.add(job_id)
+    async def take(self, call: HeldCall, *, of: str) -> bool:
+        assert of in {each.worker for each in self.left}
+        new = call.job_id not in self.taken
+        self.taken.add(call.job_id)
+        if new:
+            self.held.add(call.job_id)
         return new
+
+    def remove(self, job_id: str) -> None:
+        self.held.discard(job_id)
+
+    def leave(self, job_ids: Iterable[str]) -> None:
+        self.unfinished.update(job_ids)
 
     async def forget(self, worker: str, job_ids: list[str], *, whole: bool) -> None:
         self.forgotten.append((worker, job_ids, whole))

@@ -1,8 +1,10 @@
-"""A call that was given to a worker whose processes would not start: it gets its agent when they do again."""
+"""A call without its agent, and a worker that can't give it one: its processes would not start, or it dies over it."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -94,3 +96,25 @@ async def test_P_durable_a_worker_that_dies_while_it_launches_a_job_leaves_the_c
         await client.reads("Pepper")
         assert len(client.joined) == 1
     assert await other.said_by("ben", turns=1) == ["My dog is called Pepper."]
+
+
+@pytest.mark.promise("P-durable")
+async def test_P_durable_a_worker_that_dies_before_it_has_brought_an_agent_back_leaves_the_call_to_another(
+    livekit: LiveKitServer, workers: Workers
+) -> None:
+    worker = await workers.start().registered()
+    async with in_room(livekit, "bringing-back", "cleo", microphone=False) as client:
+        first = await client.agent()
+        await client.type("My bird is called Poppy.")
+        await client.reads("Poppy")
+        other = await workers.start().registered()
+        with livekit.frozen():  # the worker asks it in vain to send another agent
+            os.kill(worker.job_of(first), signal.SIGKILL)
+            await worker.logged("process exited with non-zero exit code")
+            worker.kill()
+        await client.agent(but=first)
+        before = len(client.said_by_agent())
+        await client.type("What is the name of my bird?")
+        await client.reads("Poppy", after=before)
+        assert len({identity for identity, _ in client.joined}) == 2
+    assert await other.said_by("cleo", turns=2) == ["My bird is called Poppy.", "What is the name of my bird?"]

@@ -5,7 +5,7 @@ Server-made ids alone, nobody's number, room or words. Each key is used by itsel
     vm:worker:<w>     string   there while the worker lives: it is written anew every few seconds, and lapses
     vm:workers        set      <w>
     vm:calls:<w>      hash     job id -> room id|dispatch id
-    vm:taken:<job>    string   the worker that goes on with that job's call, for as long as it lives
+    vm:taken:<job>    string   the worker that goes on with that job's call; lapses
 
 On one machine a worker's lock on a file tells at once, and for certain, that it is dead.
 Above: worker, rescue. Below: memory.wiring, memory.hosting, memory's connection to Redis.
@@ -77,9 +77,9 @@ class LeftBehind:
 class CallRegistry:
     """This worker's calls, and what others held that are gone. Redis away: nothing is noted, and nothing raises.
 
-    A call is held until it is over, the time in which an agent is brought back into it included: so each is noted down
-    somewhere at any moment. ``start`` and ``aclose`` it in one event loop; ``aclose`` says that the worker has ended
-    properly.
+    A call is held until it is over, the time in which an agent is brought back into it included: with Redis there, each
+    is noted down at any moment. ``start`` and ``aclose`` it in one event loop; ``aclose`` says that the worker has
+    ended properly, or, where it leaves calls, that it is dead.
     """
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
@@ -130,12 +130,15 @@ class CallRegistry:
         """At the end of this worker these calls are another one's to go on with."""
         self._unfinished.update(job_ids)
 
+    def holds(self, job_id: str) -> bool:
+        return job_id in self._held
+
     async def take(self, call: HeldCall, *, of: str) -> bool:
-        """Whether it is this worker, of all, that goes on with a call of the worker ``of``. It holds it then, in Redis
-        too.
+        """Whether it is this worker, of all, that goes on with a call of the worker ``of``, from now on. It holds it
+        then, in Redis too.
 
         Raises:
-            VoiceMemoryError: Redis is away; the call is not held.
+            VoiceMemoryError: Redis is away; the call is not held, and may be taken again.
         """
         if call.job_id in self._held:
             return False
@@ -144,6 +147,10 @@ class CallRegistry:
         try:
             await self._sign()  # first: should this worker die as well, the next one finds it here
             taken = bool(await (await self._opened()).script(_TAKE, [_taken(call.job_id)], (self._me, of, TAKEN_S)))
+        except asyncio.CancelledError:  # Redis may have done it: what this worker can't go on with is the next one's
+            taken = True
+            self.leave([call.job_id])
+            raise
         finally:
             if not taken:
                 self.remove(call.job_id)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from livekit.protocol import agent as protocol
+from livekit.protocol.agent_dispatch import AgentDispatch
 from pydantic import ValidationError
 
 from agent.settings import AgentSettings, Configuration
@@ -87,9 +88,9 @@ class Rescue:
     count: int
 
     @classmethod
-    def of(cls, job: protocol.Job) -> Self | None:
-        """What the job's dispatch says, ``None`` for a call that begins."""
-        dead_job, count = job.attributes.get(_RESCUE_JOB), job.attributes.get(_RESCUE_COUNT, "")
+    def of(cls, made: protocol.Job | AgentDispatch) -> Self | None:
+        """What a dispatch says, or its job; ``None`` for a call that begins."""
+        dead_job, count = made.attributes.get(_RESCUE_JOB), made.attributes.get(_RESCUE_COUNT, "")
         return cls(dead_job, int(count)) if dead_job and count.isdecimal() else None
 
     def attributes(self) -> dict[str, str]:

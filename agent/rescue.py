@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -45,7 +45,8 @@ _USERS = (
     models.ParticipantInfo.Kind.SIP,
     models.ParticipantInfo.Kind.CONNECTOR,
 )
-_FAULTS = (api.TwirpError, aiohttp.ClientError, VoiceMemoryError, OSError, TimeoutError)
+_LIVEKIT_FAULTS = (api.TwirpError, aiohttp.ClientError, OSError, TimeoutError)
+_FAULTS = (*_LIVEKIT_FAULTS, VoiceMemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +60,19 @@ class LostCall:
     deployment: str
     deaths: int
 
-    @property
-    def identity(self) -> str:
-        """What the dead job was called in the room, as livekit-agents names it."""
-        return f"agent-{self.job_id}"
-
 
 @dataclass(slots=True)
 class _Case:
-    """A call that is being seen to: its latest death, the jobs that have died in it, and the dispatches made for it and
-    not called off.
+    """A call that is being seen to: its latest death, and the jobs known to have died in it.
 
-    ``died``: there was a death since, such as of the job that was sent.
+    ``held``: those of them that are this worker's in the registry. ``tried``: the dispatches whose jobs were waited
+    for. ``died``: there was a death since, such as of the job that was sent.
     """
 
     call: LostCall
-    jobs: set[str]
-    sent: list[str]
+    dead: set[str] = field(default_factory=set)
+    held: set[str] = field(default_factory=set)
+    tried: set[str] = field(default_factory=set)
     died: bool = False
 
 
@@ -93,10 +90,18 @@ def lost(job: protocol.Job, *, lived_s: float) -> LostCall:
 
 class Rescuer:
     """Brings agents back into calls; nothing here raises. Belongs to one event loop. ``aclose`` closes ``lkapi`` too,
-    whose calls must have a bound in time (``open_api``)."""
+    whose calls must have a bound in time (``open_api``). While ``draining`` says so, no call is given up: the next
+    worker may be the only one that takes any."""
 
-    def __init__(self, lkapi: api.LiveKitAPI, registry: CallRegistry | None, clock: Clock | None = None) -> None:
-        self._api, self._registry = lkapi, registry
+    def __init__(
+        self,
+        lkapi: api.LiveKitAPI,
+        registry: CallRegistry | None,
+        clock: Clock | None = None,
+        *,
+        draining: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._api, self._registry, self._draining = lkapi, registry, draining
         self._clock = clock or SystemClock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._cases: dict[tuple[str, str], _Case] = {}  # by room and agent's name
@@ -107,24 +112,26 @@ class Rescuer:
         if self._registry is not None:
             self._later(self._watch(self._registry))
 
-    def died(self, call: LostCall, *, sent: Iterable[str] = ()) -> None:
+    def died(self, call: LostCall, *, dead: Iterable[str] = ()) -> None:
         """A job has ended as no job should. A call is seen to once at a time, however many have, and is held by this
         worker until that is done.
 
-        ``sent``: the dispatches that another worker made in its place, and didn't live to look after.
+        ``dead``: other jobs that have died in that room.
         """
         if call.deaths > DEATHS_MAX:
             logger.error("a call's jobs have died %d times; it is given up (job %s)", call.deaths, call.job_id)
         place = (call.room, call.agent_name)
-        if (case := self._cases.get(place)) is not None:
-            case.call, case.died = replace(call, deaths=max(call.deaths, case.call.deaths)), True
-            case.jobs.add(call.job_id)
-            case.sent.extend(sent)
+        case = self._cases.get(place)
+        if case is not None:
+            case.call, case.died = max(case.call, call, key=lambda each: each.deaths), True
         elif call.deaths <= DEATHS_MAX:
-            case = self._cases[place] = _Case(call, {call.job_id}, list(sent))
+            case = self._cases[place] = _Case(call)
             self._later(self._see_to(place, case))
         else:
             self._let_go([call.job_id])
+            return
+        case.held.add(call.job_id)
+        case.dead.update({call.job_id, *dead})
 
     def not_launched(self, job: protocol.Job) -> None:
         """This machine was given a job, and could start no process for it."""
@@ -137,7 +144,7 @@ class Rescuer:
     async def aclose(self) -> None:
         """Stop; what is half done is left to other workers. Idempotent."""
         if self._registry is not None:
-            self._registry.leave({job for case in self._cases.values() for job in case.jobs})
+            self._registry.leave({job for case in self._cases.values() for job in case.held})
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -156,16 +163,27 @@ class Rescuer:
     async def _see_to(self, place: tuple[str, str], case: _Case) -> None:
         try:
             async with self._slots:
-                while case.call.deaths <= DEATHS_MAX:
-                    case.died = False
-                    over = await self._rescued(case)
-                    if not case.died:
-                        if not over:
-                            logger.error("no agent came back into a call; it is given up (job %s)", case.call.job_id)
-                        break
-            self._let_go(case.jobs)
+                over = await self._came_back(case)
+            if over or self._registry is None or not self._draining():
+                self._let_go(case.held)
+            else:
+                self._registry.leave(case.held)
+        except Exception as error:
+            logger.error("a call can't be gone on with (%s); it is given up", type(error).__name__)
+            self._let_go(case.held)
         finally:
             del self._cases[place]
+
+    async def _came_back(self, case: _Case) -> bool:
+        """``_rescued``, after each death anew. Also where its jobs have died too often to send another one."""
+        while case.call.deaths <= DEATHS_MAX:
+            case.died = False
+            over = await self._rescued(case)
+            if not case.died:
+                if not over:
+                    logger.error("no agent came back into a call; it is given up (job %s)", case.call.job_id)
+                return over
+        return True
 
     async def _rescued(self, case: _Case) -> bool:
         """Whether nothing is left to be done. Not so, at once, where there was another death meanwhile."""
@@ -188,13 +206,19 @@ class Rescuer:
         if not any(is_user(each) for each in people):
             logger.info("a job died; nobody is left in its call (job %s)", call.job_id)
             return True
-        if _answering(people, call):
+        if _answering(people, case):
             return True
-        # Out with the ghost first: should it live after all, it must not talk beside its successor.
-        await self._remove(call)
-        while case.sent:  # nor must who comes after all talk beside who is sent now
-            await self._call_off(call.room, case.sent[0])
-            del case.sent[0]
+        # Out with the ghosts first: should one live after all, it must not talk beside its successor.
+        present = {each.identity for each in people}
+        for job_id in {call.job_id, *(job_id for job_id in case.dead if _identity(job_id) in present)}:
+            await self._remove(call.room, _identity(job_id))
+        sent = _sent(await self._dispatches(call.room), call.agent_name, case.dead)
+        for each in sent:  # by whomever, such as a worker that has died over it
+            if each.id not in case.tried and _under_way(each, case.dead):
+                case.tried.add(each.id)
+                return await self._arrived(case, each.id)
+        for each in sent:  # nor must who comes after all talk beside who is sent now
+            await self._call_off(call.room, each.id)
         made = await self._api.agent_dispatch.create_dispatch(
             api.CreateAgentDispatchRequest(
                 room=call.room,
@@ -204,7 +228,7 @@ class Rescuer:
                 attributes=Rescue(call.job_id, call.deaths).attributes(),
             )
         )
-        case.sent.append(made.id)
+        case.tried.add(made.id)
         logger.warning("a job died in a call; another one goes on with it (job %s)", call.job_id)
         return await self._arrived(case, made.id)
 
@@ -215,17 +239,18 @@ class Rescuer:
             people = await self._people(call.room)
             if case.died:
                 return False
-            if _answering(people, call) or not any(is_user(each) for each in people):
+            if _answering(people, case) or not any(is_user(each) for each in people):
                 return True
             waited_s = self._clock.monotonic() - sent_s
-            if waited_s >= LAUNCH_S or (waited_s >= ARRIVAL_S and not await self._under_way(call, dispatch_id)):
+            if waited_s >= LAUNCH_S:
                 return False
+            if waited_s >= ARRIVAL_S:
+                dispatches = await self._dispatches(call.room)
+                if not any(each.id == dispatch_id and _under_way(each, case.dead) for each in dispatches):
+                    return False
 
-    async def _under_way(self, call: LostCall, dispatch_id: str) -> bool:
-        """Whether a worker has taken the dispatch, and its job has not ended."""
-        dispatches = await self._api.agent_dispatch.list_dispatch(call.room)
-        jobs = [job for each in dispatches if each.id == dispatch_id for job in each.state.jobs]
-        return any(job.state.status in (protocol.JS_PENDING, protocol.JS_RUNNING) for job in jobs)
+    async def _dispatches(self, room: str) -> list[api.AgentDispatch]:
+        return list(await self._api.agent_dispatch.list_dispatch(room))
 
     async def _people(self, room: str) -> list[models.ParticipantInfo]:
         try:
@@ -236,9 +261,9 @@ class Rescuer:
             raise
         return list(answer.participants)
 
-    async def _remove(self, call: LostCall) -> None:
+    async def _remove(self, room: str, identity: str) -> None:
         with _unless_gone():
-            await self._api.room.remove_participant(api.RoomParticipantIdentity(room=call.room, identity=call.identity))
+            await self._api.room.remove_participant(api.RoomParticipantIdentity(room=room, identity=identity))
 
     async def _call_off(self, room: str, dispatch_id: str) -> None:
         with _unless_gone():
@@ -256,7 +281,7 @@ class Rescuer:
             try:
                 for left in await registry.left_behind():
                     await self._take_over(registry, left)
-            except _FAULTS as error:
+            except Exception as error:
                 logger.warning("calls of other workers can't be looked for now (%s)", type(error).__name__)
             try:
                 await registry.death_within(SCAN_S)
@@ -269,8 +294,11 @@ class Rescuer:
         settled = []
         for call in left.calls:
             room = names.get(call.room_id)
-            if room is None or await self._taken_over(registry, room, call, left):
-                settled.append(call.job_id)
+            try:
+                if room is None or await self._taken_over(registry, room, call, left):
+                    settled.append(call.job_id)
+            except _LIVEKIT_FAULTS as error:  # this one is looked at again; the others are not kept waiting
+                logger.warning("a call of another worker can't be looked at now (%s)", type(error).__name__)
         await registry.forget(left.worker, settled, whole=len(settled) == len(left.calls))
 
     async def _taken_over(self, registry: CallRegistry, room: str, held: HeldCall, left: LeftBehind) -> bool:
@@ -278,13 +306,26 @@ class Rescuer:
         people = await self._people(room)
         if not any(is_user(each) for each in people):
             return True
-        if not left.certain and any(each.identity == f"agent-{held.job_id}" for each in people):
+        present = {each.identity for each in people}
+        dead = {
+            each.job_id
+            for each in left.calls
+            if each.room_id == held.room_id and (left.certain or _identity(each.job_id) not in present)
+        }
+        if held.job_id not in dead:
             return False  # it is dead to Redis; as long as LiveKit has it, it may well be talking
-        dispatches = await self._api.agent_dispatch.list_dispatch(room)
+        dispatches = await self._dispatches(room)
         made = next((each for each in dispatches if each.id == held.dispatch_id), None)
-        if made is not None and await registry.take(held, of=left.worker):
-            call = LostCall(room, held.job_id, made.agent_name, made.metadata, made.deployment, _deaths(made))
-            self.died(call, sent=[each.id for each in dispatches if _instead_of(each) == held.job_id])
+        if made is None:
+            return True
+        if not await registry.take(held, of=left.worker):
+            return registry.holds(held.job_id)  # else it is for whoever has taken it to say that it is settled
+        # How often the jobs of the call have died is counted on from the last one that was sent, by whomever.
+        deaths = max(_deaths(each) for each in (made, *_sent(dispatches, made.agent_name, dead)))
+        self.died(
+            LostCall(room, held.job_id, made.agent_name, made.metadata, made.deployment, deaths),
+            dead=dead - {held.job_id},
+        )
         return True
 
 
@@ -301,21 +342,35 @@ def is_user(person: models.ParticipantInfo) -> bool:
     return person.kind in _USERS
 
 
-def _answering(people: Iterable[models.ParticipantInfo], call: LostCall) -> bool:
-    """Whether another job of the same agent is in the room."""
+def _identity(job_id: str) -> str:
+    """What a job is called in its room, as livekit-agents names it."""
+    return f"agent-{job_id}"
+
+
+def _answering(people: Iterable[models.ParticipantInfo], case: _Case) -> bool:
+    """Whether another job of the same agent is in the room, and none that has died."""
+    ghosts = {_identity(job_id) for job_id in case.dead}
     return any(
         person.kind == models.ParticipantInfo.Kind.AGENT
-        and person.identity != call.identity
-        and person.attributes.get(ATTRIBUTE_AGENT_NAME, "") == call.agent_name
+        and person.identity not in ghosts
+        and person.attributes.get(ATTRIBUTE_AGENT_NAME, "") == case.call.agent_name
         for person in people
     )
 
 
-def _instead_of(made: protocol.Job | Any) -> str | None:
-    rescue = Rescue.of(made)
-    return rescue.dead_job if rescue is not None else None
+def _sent(dispatches: Iterable[api.AgentDispatch], agent_name: str, dead: set[str]) -> list[api.AgentDispatch]:
+    """The dispatches that were made in place of ``dead`` jobs of the agent."""
+    found = [(each, Rescue.of(each)) for each in dispatches if each.agent_name == agent_name]
+    return [each for each, rescue in found if rescue is not None and rescue.dead_job in dead]
 
 
-def _deaths(made: protocol.Job | Any) -> int:
+def _under_way(made: api.AgentDispatch, dead: set[str]) -> bool:
+    """Whether a worker has taken the dispatch, and its job has not ended."""
+    return any(
+        job.state.status in (protocol.JS_PENDING, protocol.JS_RUNNING) and job.id not in dead for job in made.state.jobs
+    )
+
+
+def _deaths(made: api.AgentDispatch) -> int:
     before = Rescue.of(made)
     return 1 + (before.count if before is not None else 0)

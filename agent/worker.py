@@ -133,7 +133,8 @@ class Worker(AgentServer):
             open_parts.push_async_callback(self._registry.aclose)
             await asyncio.to_thread(self._registry.hold_life)
             self._registry.start()
-        self._rescuer = Rescuer(open_api(self._ws_url, self._api_key, self._api_secret), self._registry)
+        lkapi = open_api(self._ws_url, self._api_key, self._api_secret)
+        self._rescuer = Rescuer(lkapi, self._registry, draining=lambda: self.draining)
         open_parts.push_async_callback(self._rescuer.aclose)
 
     def _health_server(self, keeper: Keeper, *, devmode: bool) -> HealthServer:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,6 +157,53 @@ async def test_a_call_that_can_not_be_taken_for_want_of_redis_is_not_held(
                 await registry.take(FIRST, of="far")
         assert registry._held == {}
         assert await registry.take(FIRST, of="far")
+
+
+@pytest.mark.promise("P-durable")
+async def test_P_durable_a_call_whose_taking_was_not_answered_is_taken_again(
+    settings: Settings, redis: RedisLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(settings) as registry:
+        script = RedisLink.script
+
+        async def slow(*arguments: Any) -> Any:
+            await script(*arguments)
+            raise StoreUnavailable("Redis did not answer in time.")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(RedisLink, "script", slow)
+            with pytest.raises(StoreUnavailable):
+                await registry.take(FIRST, of="far")
+        assert not registry.holds("AJ_1")
+        assert await registry.take(FIRST, of="far")
+        assert registry.holds("AJ_1")
+
+
+@pytest.mark.promise("P-durable")
+async def test_P_durable_a_worker_that_ends_while_it_takes_a_call_leaves_it_to_the_next(
+    settings: Settings, redis: RedisLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await redis.commands([("SADD", "vm:workers", "far"), ("HSET", "vm:calls:far", "AJ_1", "RM_1|AD_1")])
+    async with working(settings) as registry:
+        async with working(settings) as ending:
+            script, asked = RedisLink.script, asyncio.Event()
+
+            async def slow(*arguments: Any) -> Any:
+                await script(*arguments)
+                asked.set()
+                await asyncio.Event().wait()
+
+            with monkeypatch.context() as patched:
+                patched.setattr(RedisLink, "script", slow)
+                taking = asyncio.create_task(ending.take(FIRST, of="far"))
+                async with asyncio.timeout(10):
+                    await asked.wait()
+                taking.cancel()
+                await asyncio.gather(taking, return_exceptions=True)
+        assert taking.cancelled()
+        [left] = await registry.left_behind()
+        assert (left.worker, left.calls, left.certain) == (ending._me, [FIRST], True)
+        assert await registry.take(FIRST, of=left.worker)
 
 
 async def test_a_death_on_this_machine_is_noticed_without_waiting_for_the_next_scan(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from livekit import api
 from livekit.agents.types import ATTRIBUTE_AGENT_NAME
@@ -13,6 +12,7 @@ from livekit.protocol import agent as protocol
 from livekit.protocol import models
 
 from agent.calls import HeldCall, LeftBehind
+from agent.dispatch import Rescue
 from agent.rescue import LostCall, Rescuer
 from tests.support.recalls import ManualClock
 
@@ -27,6 +27,14 @@ def agent(job_id: str, name: str = "") -> models.ParticipantInfo:
     return models.ParticipantInfo(identity=f"agent-{job_id}", kind=Kind.AGENT, attributes=attributes)
 
 
+def sent(dispatch_id: str, dead_job: str, count: int = 1, job_id: str = "") -> api.AgentDispatch:
+    """A dispatch that a worker has made in a dead job's place; ``job_id``: whom LiveKit has under way for it."""
+    made = api.AgentDispatch(id=dispatch_id, attributes=Rescue(dead_job, count).attributes())
+    if job_id:
+        made.state.jobs.append(protocol.Job(id=job_id, state=protocol.JobState(status=protocol.JS_RUNNING)))
+    return made
+
+
 @dataclass
 class Server:
     """As much of LiveKit's API as is used: rooms, who is in them, and what a dispatch brings there."""
@@ -35,6 +43,7 @@ class Server:
     arrives: bool = True
     takes: bool = False  # a worker takes what is dispatched, whether or not its agent arrives
     called_off: list[str] = field(default_factory=list)
+    unreachable: set[str] = field(default_factory=set)  # rooms of a node that is gone
     errors: list[Exception] = field(default_factory=list)
     dispatched: list[api.CreateAgentDispatchRequest] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
@@ -69,7 +78,7 @@ class Server:
     async def create_dispatch(self, request: api.CreateAgentDispatchRequest) -> api.AgentDispatch:
         self.dispatched.append(request)
         job_id = f"AJ_{len(self.dispatched)}"
-        made = api.AgentDispatch(id=f"AD_{job_id}")
+        made = api.AgentDispatch(id=f"AD_{job_id}", agent_name=request.agent_name, attributes=request.attributes)
         if self.takes:
             made.state.jobs.append(protocol.Job(id=job_id, state=protocol.JobState(status=protocol.JS_RUNNING)))
         self.made.append(made)
@@ -81,8 +90,10 @@ class Server:
         self.called_off.append(dispatch_id)
         self.made = [each for each in self.made if each.id != dispatch_id]
 
-    async def list_dispatch(self, _: str) -> list[Any]:
-        return self.made
+    async def list_dispatch(self, room: str) -> list[api.AgentDispatch]:
+        if room in self.unreachable:
+            raise api.TwirpError(api.TwirpErrorCode.UNAVAILABLE, "its node is gone", status=503)
+        return [each for each in self.made if each.room in ("", room)]
 
     async def aclose(self) -> None:
         self.closed = True
@@ -95,7 +106,7 @@ class Registry:
     clock: ManualClock
     left: list[LeftBehind] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
-    held: set[str] = field(default_factory=lambda: {CALL.job_id})
+    held: set[str] = field(default_factory=set)
     unfinished: set[str] = field(default_factory=set)
     forgotten: list[tuple[str, list[str], bool]] = field(default_factory=list)
     error: Exception | None = None
@@ -112,12 +123,15 @@ class Registry:
         await self.clock.sleep(seconds)
 
     async def take(self, call: HeldCall, *, of: str) -> bool:
-        assert of in {each.worker for each in self.left}
+        assert of in {each.worker for each in self.left if call in each.calls}
         new = call.job_id not in self.taken
         self.taken.add(call.job_id)
         if new:
             self.held.add(call.job_id)
         return new
+
+    def holds(self, job_id: str) -> bool:
+        return job_id in self.held
 
     def remove(self, job_id: str) -> None:
         self.held.discard(job_id)
@@ -127,7 +141,13 @@ class Registry:
 
     async def forget(self, worker: str, job_ids: list[str], *, whole: bool) -> None:
         self.forgotten.append((worker, job_ids, whole))
-        self.left = []
+        self.left = [
+            replace(each, calls=[call for call in each.calls if call.job_id not in job_ids])
+            if each.worker == worker
+            else each
+            for each in self.left
+            if not (whole and each.worker == worker)
+        ]
 
 
 @dataclass
@@ -136,6 +156,7 @@ class Desk:
     registry: Registry
     clock: ManualClock
     rescuer: Rescuer
+    draining: bool = False
 
     async def pass_time(self, seconds: float) -> None:
         for _ in range(int(seconds / 0.25)):
@@ -143,11 +164,12 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def open_desk() -> AsyncIterator[Desk]:
+async def open_desk(server: Server | None = None) -> AsyncIterator[Desk]:
     """A rescuer, on a server and a registry that are the test's."""
     clock = ManualClock()
-    server, registry = Server(), Registry(clock)
-    rescuer = Rescuer(server, registry, clock)  # type: ignore[arg-type] # as much of both as is used
-    yield Desk(server, registry, clock, rescuer)
+    server, registry = server or Server(), Registry(clock)
+    rescuer = Rescuer(server, registry, clock, draining=lambda: desk.draining)  # type: ignore[arg-type] # as much of both as is used
+    desk = Desk(server, registry, clock, rescuer)
+    yield desk
     await rescuer.aclose()
     assert server.closed

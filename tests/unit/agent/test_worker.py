@@ -162,7 +162,7 @@ def test_what_was_told_to_end_did_not_die(worker: Worker, seen: Seen) -> None:
     worker._on_closed(process(-9, closing=True))
     worker._closed = True
     worker._on_closed(process(-9))
-    assert seen.lost == []
+    assert (seen.lost, seen.removed) == ([], ["AJ_1", "AJ_1"])
 
 
 def test_a_process_without_a_call_is_no_call(worker: Worker, seen: Seen) -> None:

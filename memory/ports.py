@@ -46,19 +46,24 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append did. ``stored`` is False for an id that was there already (the call still succeeded)."""
+    """What an append did. ``stored`` is False for an id that was there already (the call still succeeded). ``first``:
+    the store knew no record of the session, erased ones included: there was none, or it has lost them.
+    """
 
     position: str
     stored: bool
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SessionState:
-    """What a session store knows of one session besides its entries."""
+    """What a session store knows of one session besides its entries. ``known``: there was a record of it, erased ones
+    included."""
 
     scope: Scope
     mode: Mode | None = None
     language: str = ""
+    known: bool = False
 
 
 class SessionStore(Protocol):

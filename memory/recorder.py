@@ -262,6 +262,7 @@ class Recorder:
             except SessionOwnership:
                 # Another user's, such as a room that is used again: a session of its own, so that nothing mixes.
                 self.session_id = new_id()
+                self._entries.clear()
                 self._counters.add("record.session_renamed")
                 logger.warning("the session id belongs to another user; the turns go into a session of their own")
                 if retry_s == _RETRY_S_MIN:
@@ -292,7 +293,7 @@ class Recorder:
         if self._claimed_at_s is None or now_s - self._claimed_at_s >= WRITER_HEARTBEAT_S:
             state = await self._claimed(sessions, scope)
             self._claimed_at_s = now_s
-            self._check_kept(state)
+            self._check_kept(state.known)
             self._speak_again()
         if (first := self._backlog.oldest) is not None:  # those behind it wait meanwhile, and not once more each
             await self._way.free(first.since_s + RECORD_COURTESY_S - now_s)
@@ -327,9 +328,10 @@ class Recorder:
                 await self._attempt(sessions.claim(self._lease_id, scope, writer=self._writer))
         return await self._attempt(sessions.claim(self.session_id, scope, writer=self._fence))
 
-    def _check_kept(self, state: SessionState) -> None:
-        """Say what the store may have lost in an outage: it no longer knows a session that had turns."""
-        if self._backlog.away and self._entries and state.mode is None:
+    def _check_kept(self, known: bool) -> None:
+        """Say what the store may have lost, in an outage or in a restart that nobody noticed: it no longer knows a
+        session that had turns."""
+        if self._entries and not known:
             self._counters.add("record.forgotten", len(self._entries))
             logger.error(
                 "The store has forgotten this session (restarted without an append-only file?). Of its turns only those"
@@ -360,6 +362,7 @@ class Recorder:
                 prepared = await self._prepared(record, scope)
                 appended = await self._attempt(sessions.append(scope, prepared, writer=self._fence))
                 self._counters.add("record.stored" if appended.stored else "record.repeated")
+                self._check_kept(not appended.first)
                 if isinstance(prepared, MemoryEntry):
                     self._entries.append(prepared.id)
                 return

@@ -107,7 +107,7 @@ class InMemorySessionStore:
             session.check_writer(writer, now)
             session.writer, session.lease_ends = writer, now + WRITER_LEASE_S
         session.expires = now + SESSION_TTL_S
-        return SessionState(scope, session.mode, session.language)
+        return _state(scope, session)
 
     async def release(self, session_id: str, scope: Scope, *, writer: str) -> None:
         session = self._session(scope, session_id)
@@ -119,7 +119,7 @@ class InMemorySessionStore:
         if scope is None:
             return None
         session = self._session(scope, session_id)
-        return SessionState(scope, session.mode, session.language) if session else SessionState(scope)
+        return _state(scope, session) if session else SessionState(scope)
 
     async def append(self, scope: Scope, record: Record, *, writer: str | None = None) -> Appended:
         now = self._clock.monotonic()
@@ -129,7 +129,7 @@ class InMemorySessionStore:
         self._owners[record.session_id] = (self._owner(record.session_id) or scope, now + SESSION_TTL_S)
         if (known := session.ids.get(record.id)) is not None:
             return Appended(known, stored=False)
-        mode = mode_of(record)
+        mode, first = mode_of(record), not session.ids
         if isinstance(record, MemoryEvent):
             if record.event_type == MODE_SWITCH and session.detected and session.detected[0] == mode:
                 session.remember(record.id, session.detected[1])
@@ -139,7 +139,7 @@ class InMemorySessionStore:
             session.detected = (record.mode, self._put(scope, session, detected_switch(record)))
         session.mode = mode or session.mode
         session.language = language_of(record) or session.language
-        return Appended(self._put(scope, session, record), stored=True)
+        return Appended(self._put(scope, session, record), stored=True, first=first)
 
     async def entries(self, session_id: str, *, limit: int) -> list[MemoryEntry]:
         session = self._used(session_id)
@@ -375,3 +375,7 @@ def _summary(session_id: str, records: list[Record]) -> SessionSummary:
 
 def _newest_last(summary: SessionSummary) -> tuple[datetime, str]:
     return summary.last_at, summary.session_id
+
+
+def _state(scope: Scope, session: _Session) -> SessionState:
+    return SessionState(scope, session.mode, session.language, known=bool(session.ids))

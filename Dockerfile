@@ -22,10 +22,9 @@ RUN if [ "$WITH_EMBEDDED" = 1 ]; then embedded=requirements/embedded.txt; fi \
 COPY agent agent
 COPY memory memory
 RUN python -m compileall -q agent memory
-# Without a network the image is built all the same: what could not be fetched is named, and done without.
+# Without a network (75) the image is built all the same: what could not be fetched is named, and done without.
 RUN mkdir -p "$HF_HOME" \
-    && VOICEASSIST_DATA_DIR=/tmp/build python -m agent download-files \
-    || echo "download-files: some files could not be fetched, see above"
+    && { VOICEASSIST_DATA_DIR=/tmp/build python -m agent download-files || [ "$?" -eq 75 ]; }
 
 FROM base
 LABEL org.opencontainers.image.title="livekit-unified-memory" \

@@ -11,6 +11,7 @@ from livekit import api
 
 from tests.support.livekit_server import LiveKitServer
 from tests.support.room_clients import RoomClient, in_room, on_the_phone
+from tests.support.session_requests import session_answers
 from tests.support.workers import WorkerProcess
 
 GREETING = "Hello! How can I help you today?"
@@ -209,6 +210,7 @@ async def test_L06_a_client_that_names_itself_otherwise_stays_who_it_is(
 async def test_an_intruder_in_the_room_can_neither_ask_the_session_nor_speak_for_the_user(
     livekit: LiveKitServer, worker: WorkerProcess
 ) -> None:
+    """That a session which does serve its room answers this very question: tests/integration/test_session_host.py."""
     async with in_room(livekit, "of-eve", "ewan") as user:
         agent = await greeted(user)
         await asked(user, "My bicycle is blue.")
@@ -221,27 +223,6 @@ async def test_an_intruder_in_the_room_can_neither_ask_the_session_nor_speak_for
             assert len(user.said_by_agent()) == before + 1  # what the intruder typed was answered to nobody
     assert await worker.said_by("ewan", turns=2) == ["My bicycle is blue.", "What colour is my bicycle?"]
     assert await worker.stored("intruder") == []
-
-
-async def session_answers(client: RoomClient, agent: str) -> list[object]:
-    """What an agent answers to one who asks its session for the conversation, as LiveKit's own tools do."""
-    from livekit.agents.voice.remote_session import RoomSessionTransport
-    from livekit.protocol.agent_pb import agent_session as wire
-
-    transport = RoomSessionTransport(client.room, agent)
-    await transport.start()
-    answers: list[object] = []
-    try:
-        request = wire.SessionRequest(request_id="1", get_chat_history=wire.SessionRequest.GetChatHistory())
-        await transport.send_message(wire.AgentSessionMessage(request=request))
-        async with asyncio.timeout(2):
-            async for message in transport:
-                answers.append(message)
-    except TimeoutError:
-        pass
-    finally:
-        await transport.close()
-    return answers
 
 
 async def test_a_call_is_held_as_its_dispatch_says(livekit: LiveKitServer, worker: WorkerProcess) -> None:

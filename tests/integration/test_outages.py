@@ -1,4 +1,4 @@
-"""Redis away, for real: restarted, full, killed, black-holed, slow. Calls go on, and no turn is lost or doubled."""
+"""Redis away, for real: restarted, full, killed, black-holed, slow, nameless. Calls go on, no turn lost or doubled."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from memory.stores.redis import RedisSessionStore
 from memory.wiring import open_backend
 from tests.integration.plugin_child import SESSION_ID, turn_text
 from tests.support import outages, redis_server
-from tests.support.outages import Gateway, spool_files
-from tests.support.redis_server import DURABLE, RedisServer
+from tests.support.outages import NOWHERE, Gateway, spool_files
+from tests.support.redis_server import DURABLE, HOST, RedisServer
 from tests.support.remembering import remembering
 from tests.support.scripted_llm import ScriptedLLM
 from tests.support.sessions import INSTRUCTIONS, HandClock, ScriptedRetriever, new_session
@@ -173,25 +173,26 @@ async def test_L35_a_full_redis_refuses_and_has_every_turn_once_there_is_room(
 # --- at the start
 
 
-@contextlib.contextmanager
-def _nothing(_: int) -> Iterator[None]:
-    yield
-
-
 @pytest.mark.case("L39")
 @pytest.mark.promise("P-silent")
-@pytest.mark.parametrize("how", [_nothing, outages.silent, outages.dropping], ids=["closed", "silent", "dropped"])
+@pytest.mark.parametrize(
+    ("how", "host"),
+    [(outages.closed, HOST), (outages.silent, HOST), (outages.dropping, HOST), (outages.closed, NOWHERE)],
+    ids=["closed", "silent", "dropped", "unresolved"],
+)
 async def test_L39_P_silent_a_redis_that_is_away_at_the_start_delays_nothing_and_joins_later(
-    server: RedisServer, how: Any, monkeypatch: pytest.MonkeyPatch
+    server: RedisServer, how: Any, host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.kill()
     clock = HandClock()
     async with contextlib.AsyncExitStack() as stack:
         with how(server.port):
-            call = calling(server.url(), monkeypatch, clock=clock, retriever=remembering())
+            url = server.url().replace(HOST, host)
+            call = calling(url, monkeypatch, clock=clock, retriever=remembering())
             caller, model = await stack.enter_async_context(call)
             await without_memory_yet(caller, clock)
         server.start()
+        stack.enter_context(outages.resolving(host))
         await joined(caller, clock)
         await caller.says("this is turn 3")
         assert "Biscuit" in model.requests[-1].last_user

@@ -1,4 +1,5 @@
-"""Ways in which a server is away: it never answers, its SYNs are dropped, its answers are held back."""
+"""Ways in which a server is away: nobody listens, it never answers, its SYNs are dropped, its answers are held back, or
+its name doesn't resolve."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from memory.settings import Settings
 from memory.spool import Spool
@@ -15,7 +17,15 @@ from memory.wiring import Archive, Backend, open_sessions
 from tests.support.redis_server import HOST
 from tests.support.sessions import ScriptedRetriever
 
+NOWHERE = "redis.invalid"  # by RFC 6761 no resolver knows such a name
+
 _FILL_MAX = 64
+
+
+@contextlib.contextmanager
+def closed(_: int) -> Iterator[None]:
+    """Connections are refused: nobody listens."""
+    yield
 
 
 @contextlib.contextmanager
@@ -39,6 +49,21 @@ def dropping(port: int) -> Iterator[None]:
         else:
             raise RuntimeError("the backlog never was full")
         yield
+
+
+@contextlib.contextmanager
+def resolving(name: str) -> Iterator[None]:
+    """``name`` is this machine's, in this process; before, the system's resolver was asked for it."""
+    resolve = socket.getaddrinfo
+
+    def resolved(host: Any, *more: Any, **options: Any) -> Any:
+        return resolve(HOST if host == name else host, *more, **options)
+
+    socket.getaddrinfo = resolved
+    try:
+        yield
+    finally:
+        socket.getaddrinfo = resolve
 
 
 @contextlib.contextmanager

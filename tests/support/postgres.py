@@ -1,4 +1,4 @@
-"""A PostgreSQL of the test run's own: a cluster in a temporary directory, on a unix socket only."""
+"""A PostgreSQL of the test run's own: a cluster in a temporary directory, on a unix socket, or a loopback port too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _START_S = 60
+_HOST = "127.0.0.1"
 
 
 def binaries() -> Path | None:
@@ -24,23 +25,30 @@ def binaries() -> Path | None:
 
 
 class Postgres:
-    """One running server. ``url()`` is a SQLAlchemy URL of a database; ``kill()`` is SIGKILL of every process of it."""
+    """One running server. ``url()`` is a SQLAlchemy URL of a database; ``kill()`` is SIGKILL of every process of it.
 
-    def __init__(self, bin_dir: Path, home: Path) -> None:
-        self._bin, self._home, self._data = bin_dir, home, home / "data"
+    ``port``: where it listens by TCP, and ``url()`` leads to; 0: nowhere.
+    """
+
+    def __init__(self, bin_dir: Path, home: Path, port: int = 0) -> None:
+        self._bin, self._home, self._data, self.port = bin_dir, home, home / "data", port
 
     def url(self, database: str = "postgres") -> str:
+        if self.port:
+            return f"postgresql+asyncpg://postgres@{_HOST}:{self.port}/{database}"
         return f"postgresql+asyncpg://postgres@/{database}?host={self._home}"
 
     def create_database(self, name: str) -> str:
-        self._run("createdb", "-h", str(self._home), "-U", "postgres", name)
+        where = ("-h", str(self._home), *(("-p", str(self.port)) if self.port else ()))
+        self._run("createdb", *where, "-U", "postgres", name)
         return self.url(name)
 
     def init(self) -> None:
         self._run("initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
 
     def start(self) -> None:
-        options = f"-c listen_addresses='' -c unix_socket_directories='{self._home}'"
+        address = f"-c listen_addresses={_HOST} -c port={self.port}" if self.port else "-c listen_addresses=''"
+        options = f"{address} -c unix_socket_directories='{self._home}'"
         self._run("pg_ctl", "-D", str(self._data), "-w", "-o", options, "-l", str(self._home / "log"), "start")
 
     def stop(self) -> None:
@@ -70,13 +78,13 @@ class Postgres:
 
 
 @contextlib.contextmanager
-def running(bin_dir: Path) -> Iterator[Postgres]:
+def running(bin_dir: Path, port: int = 0) -> Iterator[Postgres]:
     """A fresh server for the duration of the block."""
     home = Path(tempfile.mkdtemp(prefix="pg-"))
     if os.getuid() == 0:
         account = pwd.getpwnam("postgres")
         os.chown(home, account.pw_uid, account.pw_gid)
-    server = Postgres(bin_dir, home)
+    server = Postgres(bin_dir, home, port)
     try:
         server.init()
         server.start()

@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.settings import Configuration
 from memory import wiring
-from memory.errors import HostUnavailable, StoreUnavailable, VoiceMemoryError
+from memory.errors import HostUnavailable, NoGraphServer, StoreUnavailable, VoiceMemoryError
 from memory.hosting import HostUse
 from memory.limits import HOST_START_S, SPOOL_TOTAL_BYTES_MAX
 from memory.models import Scope
@@ -219,7 +219,10 @@ class Keeper:
                     except BaseException:
                         await self._close_graph()
                         raise
-            return State("healthy", await self._graph())
+            try:
+                return State("healthy", await self._graph())
+            except NoGraphServer as error:
+                return State("skipped", str(error))
 
         return await _checked(asked())
 

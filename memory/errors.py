@@ -11,7 +11,8 @@
     ├── SettingsError            wrong settings: all of them at once, each with variable, kind and fix
     ├── StoreUnavailable         a store did not answer in time, refused, or is full: try again later
     ├── StoreFault               a store answered with something that trying again won't mend
-    │   └── DataTooNew           the data directory was written by a newer version
+    │   ├── DataTooNew           the data directory was written by a newer version
+    │   └── NoGraphServer        what is configured holds no graphs: nothing is away, the graph is skipped
     ├── SpoolUnusable            the spool on disk is full, or its disk is, or can't be written
     ├── DataDirectoryUnusable    read-only, full, not ours
     ├── EmbeddedServerUnavailable   no wheel for this platform, a missing system library
@@ -71,6 +72,11 @@ class StoreFault(VoiceMemoryError):
 
 class DataTooNew(StoreFault):
     """The data was written by a newer version of this project; upgrade, or use another data directory."""
+
+
+class NoGraphServer(StoreFault):
+    """The graph is to be on a server that holds no graphs, or there is none for it. Nothing is away: facts are skipped
+    until FALKORDB_HOST names a FalkorDB."""
 
 
 class DataDirectoryUnusable(VoiceMemoryError):

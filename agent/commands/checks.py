@@ -25,7 +25,7 @@ from agent.models import announcement
 from agent.settings import PARTS, AgentSettings, Configuration
 from memory import datadir, wiring
 from memory.datadir import DATA_FORMAT, runtime_dir
-from memory.errors import VoiceMemoryError
+from memory.errors import NoGraphServer, VoiceMemoryError
 from memory.extras import PROJECT, install
 from memory.hosting import HostUse
 from memory.models import Recall, Scope
@@ -246,6 +246,21 @@ async def check_libraries(patient: Patient) -> Finding:
         return Finding("ok", "all there")
     log = runtime_dir(patient.memory.data_dir) / "redis.log"
     return Finding("warn", "the graph module could not be loaded", f"apt-get install libgomp1 libssl3. See {log}.")
+
+
+@configured
+@in_data_dir
+async def check_graph(patient: Patient) -> Finding:
+    """Whether the graph's server answers; ``off``: what /health calls skipped."""
+    from memory.wiring_ingestion import checker, graph_place, skipped
+
+    if reason := skipped(patient.memory):
+        return Finding("off", f"not used: {reason}")
+    async with _closing() as closers:
+        try:
+            return Finding("ok", await checker(await graph_place(patient.memory, closers))())
+        except NoGraphServer as error:
+            return Finding("off", f"not used: {error}")
 
 
 @configured

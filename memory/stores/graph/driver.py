@@ -20,7 +20,7 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from memory.errors import SettingsError, StoreFault, StoreUnavailable, VoiceMemoryError
+from memory.errors import NoGraphServer, SettingsError, StoreFault, StoreUnavailable, VoiceMemoryError
 from memory.limits import GRAPH_SAVE_TIMEOUT_S, GRAPH_TIMEOUT_S
 from memory.models import clean_text
 from memory.stores.connection import CODES, MENDS_ITSELF, root
@@ -246,8 +246,8 @@ _MENDS_ITSELF = {
     "READONLY": "is a read-only replica. Point FALKORDB_HOST at the primary",
 }
 NO_MODULE = (
-    "This Redis has no graph: the FalkorDB module is not loaded. Set FALKORDB_HOST to a FalkorDB; the embedded server"
-    " needs the system libraries libgomp1 and libssl3."
+    "This Redis holds no graphs: the FalkorDB module is not loaded. Set FALKORDB_HOST to a FalkorDB, or"
+    " GRAPHITI_ENABLED=false; the embedded server needs the system libraries libgomp1 and libssl3."
 )
 _DIFFERENT_DIMENSION = "Vector dimension mismatch"
 
@@ -276,7 +276,7 @@ def _refused(text: str, error: Exception) -> StoreFault | NoGraph:
     if "already indexed" in text or "Stopwords are already set" in text:
         return AlreadyIndexed("The graph has this index.")
     if text.startswith("unknown command"):
-        return StoreFault(NO_MODULE)
+        return NoGraphServer(NO_MODULE)
     if text.startswith("WRONGTYPE"):
         return StoreFault("A key of another kind has the name of a graph in FalkorDB. Rename or delete that key.")
     if text.startswith(_DIFFERENT_DIMENSION):

@@ -51,7 +51,7 @@ class FalkorGraphStore:
         Raises:
             SettingsError: ``url`` is no URL of a server.
             StoreUnavailable: it is away.
-            StoreFault: it refuses the credentials, or has no graphs (see ``availability``).
+            StoreFault: it refuses the credentials, or has no graphs (``NoGraphServer``).
         """
         link = GraphLink.to(url, password=password, on_lost=on_lost)
         try:
@@ -185,21 +185,19 @@ class FalkorGraphStore:
         await keyword_check.check_keyword_leg(self._link)
 
 
-async def availability(url: str, *, password: str | None = None, on_lost: Recovery | None = None) -> str | None:
-    """Why the server at ``url`` can hold no graph, as a reason to skip it; ``None``: it can.
+async def require_graphs(url: str, *, password: str | None = None) -> None:
+    """Ask the server at ``url``, on a connection of its own, whether it can hold a graph.
 
     Raises:
         SettingsError: ``url`` is no URL of a server.
-        StoreUnavailable: it is away; nothing can be said.
+        NoGraphServer: it answers, and can't.
+        StoreUnavailable, StoreFault: it is away, or refuses; nothing can be said.
     """
-    link = GraphLink.to(url, password=password, on_lost=on_lost)
+    link = GraphLink.to(url, password=password)
     try:
         await _see_graphs(link)
-    except StoreFault as error:
-        return str(error)
     finally:
         await link.aclose()
-    return None
 
 
 async def _see_graphs(link: GraphLink) -> None:

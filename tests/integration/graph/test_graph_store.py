@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import pytest
 
-from memory.errors import GraphStale, StoreFault, StoreUnavailable
+from memory.errors import GraphStale, NoGraphServer, StoreFault, StoreUnavailable
 from memory.identity import group_id
 from memory.ingestion.summaries import summary
 from memory.knowledge import EntityKind, Knowledge, Patch
 from memory.knowledge_ports import EntityProbe, FactProbe, GraphMatches, GraphState
 from memory.models import Scope
-from memory.stores.graph.store import FalkorGraphStore, availability
+from memory.stores.graph.store import FalkorGraphStore, require_graphs
 from tests.support import redis_server
 from tests.support.archives import new_scope
 from tests.support.graph_server import ask, configure, graphs
@@ -421,19 +421,18 @@ async def test_L26_a_query_that_is_stopped_is_told_of_and_leaves_nothing(
                 break
 
 
-async def test_a_redis_without_the_module_is_skipped_with_the_reason() -> None:
+async def test_a_redis_without_the_module_is_told_apart_from_one_that_is_away() -> None:
     with redis_server.running() as plain:
-        reason = await availability(plain.url())
-        assert reason is not None
-        assert "FALKORDB_HOST" in reason
-        with pytest.raises(StoreFault, match="module"):
+        with pytest.raises(NoGraphServer, match=r"FALKORDB_HOST.*GRAPHITI_ENABLED=false"):
+            await require_graphs(plain.url())
+        with pytest.raises(NoGraphServer, match="module"):
             await FalkorGraphStore.connect(plain.url(), model=MODEL)
         url = plain.url()
     with pytest.raises(StoreUnavailable, match="FALKORDB_HOST"):
-        await availability(url)
+        await require_graphs(url)
 
 
 async def test_a_falkordb_is_available(server: RedisServer) -> None:
     before = graphs(server)
-    assert await availability(server.url()) is None
+    await require_graphs(server.url())
     assert graphs(server) == before

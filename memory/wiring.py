@@ -60,6 +60,14 @@ class Sessions(SessionStore, WriterLeases, TurnLog, FactNotices, Erasable, Proto
         """
         ...
 
+    async def filled(self) -> dict[str, int]:
+        """``used_bytes`` and ``max_bytes`` (0: unbounded) of its memory; empty where that can't be told.
+
+        Raises:
+            StoreUnavailable: it is away.
+        """
+        ...
+
 
 class Archive(ArchiveStore, DeadLetters, Erasable, Protocol):
     """The archive, which can forget, and keeps what it can't store."""

@@ -1,4 +1,4 @@
-"""Whether a Redis keeps what it was given: names what makes it lose turns, each with the fix.
+"""Whether a Redis keeps what it was given, naming what makes it lose turns, each with the fix; and how full it is.
 
 Redis' own CONFIG says all of it. Where that is forbidden, as managed services do, INFO says a part, and the rest is
 named as what can't be checked. Above: wiring. Below: connection, errors.
@@ -32,6 +32,23 @@ async def check(link: RedisLink) -> list[str]:
     """
     found = await _configured(link)
     return [line for option in _GOOD if (line := _judged(option, found))]
+
+
+async def filled(link: RedisLink) -> dict[str, int]:
+    """``used_bytes``, and ``max_bytes`` (its maxmemory; 0: it has none). Empty where this Redis doesn't tell.
+
+    Raises:
+        StoreUnavailable: Redis is away.
+    """
+    try:
+        memory = (await link.commands([("INFO", "memory")]))[0]
+    except StoreFault:
+        return {}
+    if not {"used_memory", "maxmemory"} <= memory.keys():
+        return {}
+    # Its own buffers, of the append-only file and for replicas, don't count towards maxmemory.
+    used = int(memory["used_memory"]) - int(memory.get("mem_not_counted_for_evict", 0))
+    return {"used_bytes": used, "max_bytes": int(memory["maxmemory"])}
 
 
 def _judged(option: str, found: Mapping[str, str]) -> str:

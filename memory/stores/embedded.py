@@ -5,7 +5,8 @@ supervisor, a host as ``hosting`` describes: it restarts a server that dies, end
 takes it along when it is killed itself, so that two never write one data directory. Where the module's system
 libraries are missing the server runs without it: everything but the graph works.
 
-Above: wiring. Below: hosting, datadir, errors, limits; the supervisor imports nothing else, to stay small.
+Above: wiring. Below: hosting, datadir, machine_memory, errors, limits; the supervisor imports nothing else, to stay
+small.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from memory.errors import EmbeddedServerUnavailable, HostUnavailable, StoreUnava
 from memory.extras import install
 from memory.hosting import HostRole, HostSpec, HostUse
 from memory.limits import HOST_START_S
+from memory.stores.machine_memory import embedded_bytes_max
 
 _NAME = "redis"
 _EXIT_UNAVAILABLE = 3
@@ -248,6 +250,7 @@ class _Supervisor:
             "appendonly": "yes",
             "appendfsync": "always",
             "save": "",
+            "maxmemory": str(embedded_bytes_max()),  # what bounds the log; then turns go to the spool
             "maxmemory-policy": "noeviction",
             # No user content anywhere but in the append-only file.
             "slowlog-log-slower-than": "-1",

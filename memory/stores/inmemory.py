@@ -92,6 +92,9 @@ class InMemorySessionStore:
     async def durability(self) -> list[str]:
         return ["Turns are kept in this process alone and end with it. Set REDIS_URL, or leave it unset."]
 
+    async def filled(self) -> dict[str, int]:
+        return {}
+
     async def claim(self, session_id: str, scope: Scope, *, writer: str | None = None) -> SessionState:
         self._drop_expired()
         owner = self._owner(session_id)

@@ -148,6 +148,10 @@ class RedisSessionStore:
         """See ``durability.check``."""
         return await durability.check(self._link)
 
+    async def filled(self) -> dict[str, int]:
+        """See ``durability.filled``."""
+        return await durability.filled(self._link)
+
     async def claim(self, session_id: str, scope: Scope, *, writer: str | None = None) -> SessionState:
         keys, session = _Keys.of(scope), _digest(session_id)
         if await self._link.script(*_keep_owner(session, scope)) != _dump_scope(scope):

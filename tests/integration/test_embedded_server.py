@@ -24,6 +24,7 @@ from memory.extras import install
 from memory.models import MemoryEntry, Scope
 from memory.ports import Selection
 from memory.stores.embedded import EmbeddedServer
+from memory.stores.machine_memory import embedded_bytes_max
 from memory.stores.redis import RedisSessionStore
 from tests.support.using import Users
 
@@ -111,6 +112,7 @@ async def test_it_is_its_owners_alone_and_durable(data_dir: Path, server: Embedd
         "appendonly": "yes",
         "appendfsync": "always",
         "save": "",
+        "maxmemory": str(embedded_bytes_max()),
         "maxmemory-policy": "noeviction",
         "slowlog-max-len": "0",
         "crash-log-enabled": "no",

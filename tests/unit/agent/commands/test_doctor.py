@@ -155,7 +155,7 @@ async def test_a_data_directory_that_can_not_be_used_is_told_once_and_left_alone
     code, text = await diagnose(*(check for _, check in CHECKS if check not in (check_openai, check_livekit)))
     assert code == 1
     assert text.count("FAIL") == 3, text  # the check, the legend, the fix
-    assert text.count("not checked: the data directory can't be used") == 6
+    assert text.count("not checked: the data directory can't be used") == 7
     assert [path.name for path in data_dir.glob("*")] == ["FORMAT"] * bool(version)
 
 

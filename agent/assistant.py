@@ -1,13 +1,16 @@
 """The assistant: one agent whose thinker and talker are whatever the session was given.
 
-Above: commands, worker. Below: memory.context.prompt (what an agent is told about its memory).
+Above: commands, job. Below: settings, memory.context.prompt (what an agent is told about its memory).
 """
 
 from __future__ import annotations
 
+from typing import Self
+
 from livekit.agents import Agent
 from livekit.agents.voice import SpeechHandle
 
+from agent.settings import Configuration, is_on
 from memory.context.prompt import MEMORY_GUIDANCE
 
 INSTRUCTIONS = """You are {name}, a helpful assistant who talks with people by voice and by text.
@@ -35,6 +38,18 @@ class Assistant(Agent):
         self._greeting = greeting
         self.greets_on_enter = True
         self._greeted: SpeechHandle | None = None
+
+    @classmethod
+    def of(cls, configuration: Configuration, *, greets: bool = True) -> Self:
+        """The one the settings ask for; without memory it is told of none. ``greets``: where they have it greet."""
+        settings = configuration.agent
+        guidance = settings.guidance or MEMORY_GUIDANCE
+        return cls(
+            name=settings.name,
+            instructions=settings.instructions,
+            greeting=settings.greeting if greets and settings.greets else None,
+            guidance=guidance if configuration.memory.enabled and is_on(guidance) else "",
+        )
 
     async def on_enter(self) -> None:
         if self.greets_on_enter:

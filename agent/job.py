@@ -25,9 +25,8 @@ from agent.models import Models, build, new_session
 from agent.presence import Presence
 from agent.private import keep_traces_private
 from agent.ready import keep_audible
-from agent.settings import OFF, AgentSettings, is_on, load
+from agent.settings import AgentSettings, is_on, load
 from agent.typed import TypedInput
-from memory.context.prompt import MEMORY_GUIDANCE
 from memory.errors import VoiceMemoryError
 from memory.models import MemoryEntry
 from memory.plugin import AttachedMemory, attach
@@ -106,7 +105,7 @@ class Call:
         else:
             keep_audible(session, Answer(self._ctx.room, session).wait)
             self._typed = TypedInput(self._ctx.room, session)
-        assistant = _assistant(agent_settings, remembers=memory_settings.enabled)
+        assistant = Assistant.of(configuration)
         if self._rescue is not None:
             assistant.greets_on_enter = False
         dead_job = self._rescue.dead_job if self._rescue is not None else None
@@ -248,16 +247,6 @@ def room_options() -> room_io.RoomOptions:
         audio_input=room_io.AudioInputOptions(auto_gain_control=False, frame_size_ms=20),
         audio_output=room_io.AudioOutputOptions(track_publish_options=published),
         close_on_disconnect=False,
-    )
-
-
-def _assistant(settings: AgentSettings, *, remembers: bool) -> Assistant:
-    guidance = (settings.guidance or MEMORY_GUIDANCE) if remembers else OFF
-    return Assistant(
-        name=settings.name,
-        instructions=settings.instructions,
-        greeting=settings.greeting if settings.greets else None,
-        guidance=guidance if is_on(guidance) else "",
     )
 
 

@@ -85,7 +85,6 @@ async def call(
     models = open_models(configuration, voice=True)
     telling = CallTeller(output, configuration.agent, as_json=arguments.json)
     microphone, speaker = WavMicrophone(), RecordingSpeaker(on_audible=telling.on_audible)
-    greeting = configuration.agent.greeting if configuration.agent.greets else None
     notice(f"{announcement(configuration.agent, voice=True)}; user: {arguments.user}")
     try:
         await models.ready()
@@ -95,10 +94,9 @@ async def call(
             Ends(microphone, speaker, listen=telling.listen),
             user_id=arguments.user,
             channel="call",
-            greeting=greeting,
         ) as talk:
             telling.ready(talk, (time.monotonic() - started_s) * 1000, describe(configuration.agent, voice=True))
-            await _hold(talk, telling, microphone, recording, greeted=greeting is not None)
+            await _hold(talk, telling, microphone, recording, greeted=configuration.agent.greets)
     finally:
         speaker.close()
         if arguments.out:

@@ -65,14 +65,13 @@ async def chat(
     name = configuration.agent.name
     screen = _Screen(output, as_json=arguments.json, prefix=f"{name.lower()}> " if typed else "")
     models = open_models(configuration, voice=False)
-    greeting = configuration.agent.greeting if typed and configuration.agent.greets else None
     notice(f"{announcement(configuration.agent, voice=False)}; user: {arguments.user}")
     if typed:
         notice("Type /help for help.")
     async with conversation(
-        configuration, models, Ends(text=screen), user_id=arguments.user, channel="chat", greeting=greeting
+        configuration, models, Ends(text=screen), user_id=arguments.user, channel="chat", greets=typed
     ) as talk:
-        if greeting:
+        if typed and configuration.agent.greets:
             await talk.session.wait_for_idle()
             screen.end_reply()
         await talk.warm()

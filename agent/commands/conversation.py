@@ -20,7 +20,7 @@ from livekit.agents import AgentSession, utils
 from agent.assistant import Assistant
 from agent.commands.warming import warm
 from agent.models import Models, build, new_session
-from agent.settings import AgentSettings, Configuration, load
+from agent.settings import Configuration, load
 from memory import datadir, wiring
 from memory.errors import HostUnavailable, StoreUnavailable
 from memory.limits import SHUTDOWN_FLUSH_S
@@ -120,9 +120,11 @@ async def conversation(
     *,
     user_id: str,
     channel: str,
-    greeting: str | None,
+    greets: bool = True,
 ) -> AsyncIterator[Conversation]:
     """A session, started, with the memory attached; closed and stored at the end, also when cancelled.
+
+    ``greets``: where the settings have it greet.
 
     Raises:
         StoreUnavailable: at the end: not everything that was said could be stored.
@@ -138,7 +140,7 @@ async def conversation(
         session.input.audio, session.output.audio = ends.microphone, ends.speaker
         session.output.transcription = ends.text
         ends.listen(session)
-        agent = assistant(configuration.agent, greeting)
+        agent = Assistant.of(configuration, greets=greets)
         memory = attach(
             session,
             agent,
@@ -179,10 +181,6 @@ def _where_it_is(memory: AttachedMemory) -> str:
     counted = memory.counters
     on_disk = counted["record.spooled"] and not counted["record.not_spooled"] and not counted["record.lost"]
     return ON_DISK if on_disk else NOT_STORED
-
-
-def assistant(settings: AgentSettings, greeting: str | None) -> Assistant:
-    return Assistant(name=settings.name, instructions=settings.instructions, greeting=greeting)
 
 
 def open_models(configuration: Configuration, *, voice: bool) -> Models:

@@ -62,7 +62,7 @@ class Call:
 async def called(
     livekit: LiveKitServer, models: OpenAIServer, room: str, *, speaks: bool, greeting: str, own: object = None
 ) -> Call:
-    """Hold a call: the greeting is read and heard, a sentence is said or typed, the reply is read and heard.
+    """Hold a call: the greeting is read and heard, a sentence is said (or typed), the reply is read and heard.
 
     ``own``: the metadata of its dispatch.
     """
@@ -76,9 +76,9 @@ async def called(
             pcm = b"".join([piece async for piece in local_voice().speak(SAID)])
             await client.say(np.frombuffer(pcm, np.int16))
         else:
-            await client.type(SAID)
+            await client.type(f"This is {room}.")
         assert (await client.reads(after=1)).text == REPLY
-        await client.hears_end(since=greeted_at)
+        await client.hears(since=greeted_at)
     return Call(models.requests[first:])
 
 
@@ -110,8 +110,10 @@ async def test_a_call_has_the_name_of_the_settings_or_of_its_dispatch_and_the_gu
 ) -> None:
     greeting, guidance = "Good morning.", "You know this caller."
     wanted = {"AGENT_NAME": "Ines", "AGENT_GREETING": greeting, "AGENT_MEMORY_GUIDANCE": guidance}
-    async with working(start, models, **wanted):
-        call = await called(livekit, models, "ines", speaks=False, greeting=greeting)
-        assert call.prompts == {(f"{INSTRUCTIONS.format(name='Ines')}\n\n{guidance}",)}
-        call = await called(livekit, models, "otto", speaks=False, greeting=greeting, own={"name": "Otto"})
-        assert call.prompts == {(f"{INSTRUCTIONS.format(name='Otto')}\n\n{guidance}",)}
+    async with working(start, models, **wanted), asyncio.TaskGroup() as calls:
+        for room, own in (("as-named", None), ("named-otto", {"name": "Otto"})):
+            calls.create_task(called(livekit, models, room, speaks=False, greeting=greeting, own=own))
+    assert {chat.last_user: chat.texts("system") for chat in models.chats} == {
+        "This is as-named.": [f"{INSTRUCTIONS.format(name='Ines')}\n\n{guidance}"],
+        "This is named-otto.": [f"{INSTRUCTIONS.format(name='Otto')}\n\n{guidance}"],
+    }

@@ -37,6 +37,18 @@ async def recall():
     print(*[p.text for p in (await memory.recall({QUESTION!r}, user_id="ana")).passages])
 asyncio.run(recall())
 """
+FORKS = """
+import os, sys
+async def goes_on(mode):
+    await memory.add_entry("call", MemoryEntry(role="user", content=mode, mode=mode), "ana")
+    print(mode, len(await memory.get_history("call", 5)), flush=True)
+child = os.fork()
+if not child:
+    asyncio.run(goes_on("text"))
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+asyncio.run(goes_on("voice"))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +91,13 @@ def run(code: str) -> str:
 async def test_S03_a_script_that_never_closes_ends_and_leaves_no_server(data_dir: Path) -> None:
     said = await asyncio.to_thread(run, STORES + READS + RECALLS)
     assert said.splitlines() == ["1 0", FACT]
+    await nobody_left(data_dir)
+
+
+@pytest.mark.case("S03")
+async def test_S03_a_process_that_forks_after_it_connected_and_its_child_go_on_each_for_itself(data_dir: Path) -> None:
+    said = await asyncio.to_thread(run, STORES + FORKS)
+    assert said.splitlines() == ["text 2", "voice 3"]
     await nobody_left(data_dir)
 
 

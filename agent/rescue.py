@@ -116,7 +116,7 @@ class Rescuer:
         """A job has ended as no job should. A call is seen to once at a time, however many have, and is held by this
         worker until that is done.
 
-        ``dead``: other jobs that have died in that room.
+        ``dead``: all jobs that are known to have died in that room.
         """
         if call.deaths > DEATHS_MAX:
             logger.error("a call's jobs have died %d times; it is given up (job %s)", call.deaths, call.job_id)
@@ -322,10 +322,8 @@ class Rescuer:
             return registry.holds(held.job_id)  # else it is for whoever has taken it to say that it is settled
         # How often the jobs of the call have died is counted on from the last one that was sent, by whomever.
         deaths = max(_deaths(each) for each in (made, *_sent(dispatches, made.agent_name, dead)))
-        self.died(
-            LostCall(room, held.job_id, made.agent_name, made.metadata, made.deployment, deaths),
-            dead=dead - {held.job_id},
-        )
+        call = LostCall(room, held.job_id, made.agent_name, made.metadata, made.deployment, deaths)
+        self.died(call, dead=dead)
         return True
 
 

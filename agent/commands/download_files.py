@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from livekit.agents import Plugin
 
+from agent.commands.failures import causes
 from agent.commands.output import Output
 from agent.settings import load
 from memory.datadir import prepare
@@ -79,16 +80,10 @@ def _fetch_of(plugin: Plugin, output: Output) -> int:
 
 
 def _code_of(error: Exception) -> int:
-    return HUB_AWAY_CODE if any(map(_is_out_of_reach, _chain(error))) else 1
+    return HUB_AWAY_CODE if any(map(_is_out_of_reach, causes(error, contexts=True))) else 1
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _is_out_of_reach(error: BaseException) -> bool:
+def _is_out_of_reach(error: object) -> bool:
     # Transports wrap what the system says in classes of their own, and are not all installed.
     away = isinstance(error, ConnectionError | TimeoutError | socket.gaierror)
     return away or (isinstance(error, OSError) and error.errno in _OUT_OF_REACH)

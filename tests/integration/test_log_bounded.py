@@ -35,14 +35,9 @@ WAIT_S = 60.0 + ARCHIVE_BACKOFF_S_MAX
 
 @pytest.fixture
 def archive_server() -> Iterator[Postgres]:
-    binaries = postgres.binaries()
-    if binaries is None:
-        pytest.skip("needs a PostgreSQL server of its own, to stop it")
-    with postgres.running(binaries) as own:
+    with postgres.stoppable() as own:
         own.stop()
         yield own
-        with contextlib.suppress(RuntimeError):  # it runs
-            own.start()
 
 
 @pytest.fixture

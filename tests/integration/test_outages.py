@@ -102,19 +102,27 @@ def turns(first: int, last: int) -> list[str]:
 
 # --- in mid-call
 
+keeping_or_not = pytest.mark.parametrize(
+    "server", [DURABLE, ("--appendonly", "no")], ids=["aof", "no-aof"], indirect=True
+)
+
+
+async def stored_and_killed(caller: Caller, server: RedisServer, said: list[str]) -> None:
+    for text in said:
+        await caller.says(text)
+    assert await caller.memory.flush(30)
+    server.kill()
+
 
 @pytest.mark.case("L35")
 @pytest.mark.promise("P-durable")
-@pytest.mark.parametrize("server", [DURABLE, ("--appendonly", "no")], ids=["aof", "no-aof"], indirect=True)
+@keeping_or_not
 async def test_L35_P_durable_a_redis_restarted_in_mid_call_gets_every_later_turn_once(
     server: RedisServer, data_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     keeps = "no" not in server.options
     async with calling(server.url(), monkeypatch) as (caller, _):
-        for text in turns(1, 5):
-            await caller.says(text)
-        assert await caller.memory.flush(30)
-        server.kill()
+        await stored_and_killed(caller, server, turns(1, 5))
         for text in turns(6, 8):
             await caller.says(text)
         assert caller.counters["record.spooled"] >= 3
@@ -130,17 +138,14 @@ async def test_L35_P_durable_a_redis_restarted_in_mid_call_gets_every_later_turn
 
 @pytest.mark.case("L35")
 @pytest.mark.promise("P-durable")
-@pytest.mark.parametrize("server", [DURABLE, ("--appendonly", "no")], ids=["aof", "no-aof"], indirect=True)
+@keeping_or_not
 async def test_L35_P_durable_what_a_redis_has_lost_between_two_turns_is_told_with_the_turns(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is back before anybody has missed it."""
     keeps = "no" not in server.options
     async with calling(server.url(), monkeypatch) as (caller, _):
-        for text in turns(1, 5):
-            await caller.says(text)
-        assert await caller.memory.flush(30)
-        server.kill()
+        await stored_and_killed(caller, server, turns(1, 5))
         server.start()
         await caller.says("this is turn 6")
         assert await caller.memory.flush(30)

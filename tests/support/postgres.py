@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 _START_S = 60
 _HOST = "127.0.0.1"
 
@@ -75,6 +77,18 @@ class Postgres:
             done = subprocess.run(command, stdout=out, stderr=out, timeout=_START_S, check=False, cwd=self._home)
         if done.returncode:
             raise RuntimeError(f"{program} failed: {(self._home / 'out').read_text()[-2000:]}")
+
+
+@contextlib.contextmanager
+def stoppable(port: int = 0) -> Iterator[Postgres]:
+    """One that the test may stop and start, and that runs again at the block's end; the test is skipped without it."""
+    bin_dir = binaries()
+    if bin_dir is None:
+        pytest.skip("needs a PostgreSQL server of its own, to stop it")
+    with running(bin_dir, port) as own:
+        yield own
+        with contextlib.suppress(RuntimeError):  # it runs
+            own.start()
 
 
 @contextlib.contextmanager

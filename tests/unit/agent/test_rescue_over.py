@@ -12,7 +12,7 @@ from livekit.protocol import agent as protocol
 from agent.calls import HeldCall, LeftBehind
 from agent.dispatch import Rescue
 from agent.rescue import ARRIVAL_S, DEATHS_MAX, LAUNCH_S, PAUSES_S, SCAN_S, LostCall
-from tests.support.rescuing import CALL, GHOST, USER, Desk, Server, agent, open_desk, sent
+from tests.support.rescuing import CALL, USER, Desk, Server, agent, open_desk, sent
 
 HELD = HeldCall("AJ_dead", "RM_room-1", "AD_1")
 NEXT = HeldCall("AJ_next", "RM_room-1", "AD_2")
@@ -224,11 +224,3 @@ async def test_a_worker_that_may_live_is_left_its_jobs_that_are_in_the_room(desk
     await desk.pass_time(5)
     assert (desk.server.removed, desk.server.dispatched) == ([], [])
     assert [each.calls for each in desk.registry.left] == [[NEXT]]
-
-
-async def test_a_ghost_that_livekit_has_not_noticed_goes_with_the_call_of_a_dead_worker(desk: Desk) -> None:
-    desk.server.people["room-1"] = [USER, GHOST]
-    desk.registry.left = [left_by(HELD)]
-    desk.rescuer.start()
-    await desk.pass_time(1)
-    assert desk.server.removed == ["agent-AJ_dead"]

@@ -25,7 +25,7 @@ from memory.limits import (
     SPOOL_RETRY_S,
     WRITER_HEARTBEAT_S,
 )
-from memory.models import Scope
+from memory.models import MemoryEntry, Scope
 from memory.ports import Appended, Selection
 from memory.replay import Replayer, SessionSpool, replay_left
 from memory.spool import Spool
@@ -351,10 +351,7 @@ async def test_while_another_records_nothing_goes_to_the_disk(desk: AwayDesk, cl
 async def test_L35_a_store_that_forgot_the_session_is_told_with_the_turns(
     desk: AwayDesk, clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.recorder.start(desk.store, SCOPE)
-    first = turn("my secret")
-    desk.recorder.record(first)
-    assert await desk.recorder.stored(1)
+    first = await begun(desk, "my secret")
     await settle()
     desk.store.append_errors = [StoreUnavailable("restarting")]
     desk.recorder.record(turn("second"))
@@ -374,10 +371,7 @@ async def test_L35_a_store_that_forgot_the_session_and_was_never_missed_is_told_
     desk: AwayDesk, clock: HandClock, caplog: pytest.LogCaptureFixture, speaks: bool
 ) -> None:
     """Such as one that was restarted between two turns: with the next turn, or without one a heartbeat later."""
-    desk.recorder.start(desk.store, SCOPE)
-    first = turn("my secret")
-    desk.recorder.record(first)
-    assert await desk.recorder.stored(1)
+    first = await begun(desk, "my secret")
     forget(desk)
     if speaks:
         desk.recorder.record(turn("second"))
@@ -396,9 +390,7 @@ async def test_L35_a_store_that_forgot_the_session_and_was_never_missed_is_told_
 async def test_P_erased_what_was_erased_in_mid_call_is_not_taken_for_lost(
     desk: AwayDesk, clock: HandClock, away: bool
 ) -> None:
-    desk.recorder.start(desk.store, SCOPE)
-    desk.recorder.record(turn("first"))
-    assert await desk.recorder.stored(1)
+    await begun(desk, "first")
     await desk.store.erase(SCOPE, Selection("all"))
     desk.store.append_errors = [StoreUnavailable("restarting")] if away else []
     desk.recorder.record(turn("second"))
@@ -410,9 +402,7 @@ async def test_P_erased_what_was_erased_in_mid_call_is_not_taken_for_lost(
 
 
 async def test_a_session_that_is_renamed_has_lost_nothing(desk: AwayDesk, clock: HandClock) -> None:
-    desk.recorder.start(desk.store, SCOPE)
-    desk.recorder.record(turn("first"))
-    assert await desk.recorder.stored(1)
+    await begun(desk, "first")
     await desk.store.erase(SCOPE, Selection("all"))
     await desk.store.claim("call-1", BEN)  # somebody else has come into the room
     await clock.advance(WRITER_HEARTBEAT_S + 1)
@@ -421,6 +411,15 @@ async def test_a_session_that_is_renamed_has_lost_nothing(desk: AwayDesk, clock:
     assert await desk.recorder.stored(60)
     assert desk.counters["record.session_renamed"] == 1
     assert desk.counters["record.forgotten"] == 0
+
+
+async def begun(desk: AwayDesk, text: str) -> MemoryEntry:
+    """The session's first turn, stored."""
+    desk.recorder.start(desk.store, SCOPE)
+    first = turn(text)
+    desk.recorder.record(first)
+    assert await desk.recorder.stored(1)
+    return first
 
 
 def forget(desk: AwayDesk) -> None:

@@ -403,11 +403,8 @@ async def test_a_user_locked_by_somebody_else_is_unavailable_after_the_deadline(
 
 
 async def test_a_server_that_went_away_is_unavailable_and_used_again_when_it_is_back() -> None:
-    binaries = postgres.binaries()
-    if binaries is None:
-        pytest.skip("needs a PostgreSQL server of its own, to stop it")
     scope = new_scope()
-    with postgres.running(binaries) as own:
+    with postgres.stoppable() as own:
         async with opened(own.url()) as archive:
             await archive.store(scope, logged(turns(1)))
             await asyncio.to_thread(own.stop)
